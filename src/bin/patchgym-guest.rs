@@ -1,0 +1,5 @@
+//! The program inside every sandbox.
+
+fn main() -> std::process::ExitCode {
+    patchgym::guest::main()
+}

@@ -1,0 +1,294 @@
+//! Which of the machine's directories a sandbox shows, and what is taken out of them.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::protocol::setup::Content;
+use crate::protocol::setup::Layer;
+use crate::sandbox::Access;
+use crate::sandbox::Mount;
+use crate::sandbox::Root;
+use crate::sandbox::SandboxError;
+use crate::sandbox::SandboxSpec;
+use crate::sandbox::local::root::PRIVATE;
+
+/// Directories that hold programs, libraries and their settings.
+const SYSTEM: &[&str] =
+    &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/etc"];
+/// Where credentials are kept although everyone may read them.
+const CREDENTIALS: &[&str] = &[
+    "/etc/shadow",
+    "/etc/gshadow",
+    "/etc/shadow-",
+    "/etc/gshadow-",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/ssh",
+    "/etc/ssl/private",
+    "/etc/docker",
+    "/etc/containerd",
+    "/etc/kubernetes",
+    "/etc/rancher",
+    "/etc/krb5.keytab",
+    "/etc/pip.conf",
+    "/etc/netrc",
+    "/etc/apt/auth.conf",
+    "/etc/apt/auth.conf.d",
+    "/etc/apt/sources.list.d",
+    "/etc/NetworkManager",
+    "/etc/wireguard",
+    "/etc/openvpn",
+    "/etc/machine-id",
+];
+/// Where files that only root may read are looked for; elsewhere below the system directories there are none.
+const SCANNED: &[&str] = &["/etc", "/opt", "/usr/local/etc"];
+/// Most entries that are looked at for secrets in one directory tree; a larger tree is not shown.
+const MOST_SCANNED: usize = 200_000;
+
+/// The layers of a sandbox.
+///
+/// # Errors
+/// When a directory that was asked for does not exist.
+pub(super) fn layers(spec: &SandboxSpec) -> Result<Vec<Layer>, SandboxError> {
+    let mut layers = Vec::new();
+    match &spec.root {
+        Root::System => {
+            for (path, mode) in [
+                ("/root", 0o700),
+                ("/home", 0o755),
+                ("/tmp", 0o1777),
+                ("/run", 0o755),
+                ("/var", 0o755),
+                ("/var/tmp", 0o1777),
+                ("/var/lib", 0o755),
+                ("/var/cache", 0o755),
+                ("/var/log", 0o755),
+                ("/mnt", 0o755),
+                ("/srv", 0o755),
+            ] {
+                layers.push(Layer { target: path.into(), content: Content::Directory(mode) });
+            }
+            layers.extend(system().iter().cloned());
+        }
+        Root::Directory(path) => {
+            let source = existing(path)?;
+            layers.push(Layer {
+                target: "/".into(),
+                content: Content::Overlay { source, hide: Vec::new() },
+            });
+        }
+    }
+    layers.push(Layer { target: PRIVATE.into(), content: Content::Directory(0o700) });
+    if !spec.mounts.iter().any(|mount| mount.target == spec.workdir) {
+        layers.push(Layer { target: spec.workdir.clone(), content: Content::Directory(0o755) });
+    }
+    for Mount { source, target, access } in &spec.mounts {
+        let source = existing(source)?;
+        let content = match access {
+            Access::ReadOnly => Content::ReadOnly { source },
+            Access::CopyOnWrite => Content::Overlay { source, hide: Vec::new() },
+        };
+        layers.push(Layer { target: target.clone(), content });
+    }
+    Ok(layers)
+}
+
+fn existing(path: &Path) -> Result<Vec<u8>, SandboxError> {
+    let path =
+        fs_err::canonicalize(path).map_err(|_| SandboxError::MissingSource(path.to_owned()))?;
+    Ok(path.into_os_string().into_vec())
+}
+
+/// The machine's system directories; looked at once.
+fn system() -> &'static [Layer] {
+    static SYSTEM_LAYERS: OnceLock<Vec<Layer>> = OnceLock::new();
+    SYSTEM_LAYERS.get_or_init(|| {
+        let mounts = mount_points();
+        let mut layers = Vec::new();
+        for path in SYSTEM.iter().map(Path::new) {
+            match fs_err::symlink_metadata(path) {
+                Ok(metadata) if metadata.is_symlink() => {
+                    if let Ok(to) = fs_err::read_link(path) {
+                        layers.push(layer(path, Content::Symlink(to.into_os_string().into_vec())));
+                    }
+                }
+                Ok(metadata) if metadata.is_dir() => show(path, &mounts, &mut layers),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        layers
+    })
+}
+
+/// Shows a directory as one overlay; where something is mounted below it, which an overlay cannot have under it in a
+/// user namespace, its entries one by one.
+fn show(path: &Path, mounts: &BTreeSet<PathBuf>, layers: &mut Vec<Layer>) {
+    let mounted_below = mounts.iter().any(|mount| mount != path && mount.starts_with(path));
+    if !mounted_below {
+        let Some(hide) = secrets_below(path) else { return };
+        let hide = hide
+            .into_iter()
+            .filter_map(|secret| {
+                Some(secret.strip_prefix(path).ok()?.as_os_str().as_bytes().to_vec())
+            })
+            .collect();
+        layers.push(layer(
+            path,
+            Content::Overlay { source: path.as_os_str().as_bytes().to_vec(), hide },
+        ));
+        return;
+    }
+    layers.push(layer(path, Content::Directory(0o755)));
+    let Ok(entries) = fs_err::read_dir(path) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let Ok(metadata) = fs_err::symlink_metadata(&path) else { continue };
+        if is_secret(&path, &metadata) {
+            continue;
+        }
+        if metadata.is_symlink() {
+            if let Ok(to) = fs_err::read_link(&path) {
+                layers.push(layer(&path, Content::Symlink(to.into_os_string().into_vec())));
+            }
+        } else if metadata.is_dir() {
+            show(&path, mounts, layers);
+        } else if metadata.is_file()
+            && metadata.len() <= 1 << 20
+            && let Ok(bytes) = fs_err::read(&path)
+        {
+            layers.push(layer(&path, Content::File(bytes)));
+        } else if metadata.is_file() {
+            layers.push(layer(
+                &path,
+                Content::ReadOnly { source: path.as_os_str().as_bytes().to_vec() },
+            ));
+        }
+    }
+}
+
+fn layer(path: &Path, content: Content) -> Layer {
+    Layer { target: path.to_string_lossy().into_owned(), content }
+}
+
+/// What must be taken out of a directory; `None` when it is too large to be looked through.
+fn secrets_below(path: &Path) -> Option<Vec<PathBuf>> {
+    let mut found: Vec<PathBuf> = CREDENTIALS
+        .iter()
+        .map(PathBuf::from)
+        .filter(|secret| secret.starts_with(path) && secret.exists())
+        .collect();
+    found.extend(homes().into_iter().filter(|home| home.starts_with(path) && home != path));
+    for scanned in SCANNED.iter().map(Path::new) {
+        let top = if scanned.starts_with(path) {
+            scanned
+        } else if path.starts_with(scanned) {
+            path
+        } else {
+            continue;
+        };
+        let mut seen = 0;
+        let mut walk = ignore::WalkBuilder::new(top);
+        walk.standard_filters(false).follow_links(false);
+        for entry in walk.build().flatten() {
+            seen += 1;
+            if seen > MOST_SCANNED {
+                return None;
+            }
+            if let Ok(metadata) = fs_err::symlink_metadata(entry.path())
+                && is_secret(entry.path(), &metadata)
+                && !found.iter().any(|known| entry.path().starts_with(known))
+            {
+                found.push(entry.path().to_owned());
+            }
+        }
+    }
+    Some(found)
+}
+
+fn is_secret(path: &Path, metadata: &std::fs::Metadata) -> bool {
+    let private = !metadata.is_symlink() && metadata.permissions().mode() & 0o004 == 0;
+    private
+        || metadata.file_type().is_socket()
+        || CREDENTIALS.iter().any(|secret| Path::new(secret) == path)
+}
+
+/// Home directories of people, where they lie among the system's.
+fn homes() -> Vec<PathBuf> {
+    let mut homes: Vec<PathBuf> = std::env::var_os("HOME").map(PathBuf::from).into_iter().collect();
+    for line in fs_err::read_to_string("/etc/passwd").unwrap_or_default().lines() {
+        let fields: Vec<&str> = line.split(':').collect();
+        if let [_, _, user, _, _, home, ..] = fields[..]
+            && user.parse::<u32>().is_ok_and(|user| (1000..65534).contains(&user))
+        {
+            homes.push(home.into());
+        }
+    }
+    homes.retain(|home| home.components().count() > 2 || home.starts_with("/opt"));
+    homes
+}
+
+/// Where something is mounted in this mount namespace.
+fn mount_points() -> BTreeSet<PathBuf> {
+    fs_err::read_to_string("/proc/self/mountinfo")
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4).map(unescape))
+        .collect()
+}
+
+/// Reads the octal escapes of `/proc/self/mountinfo`.
+fn unescape(text: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, later)) = rest.split_first() {
+        let octal = (*first == b'\\')
+            .then(|| later.get(..3))
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        match octal {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &later[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = later;
+            }
+        }
+    }
+    PathBuf::from(OsStr::from_bytes(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_with_spaces_are_read() {
+        assert_eq!(unescape("/a\\040b"), Path::new("/a b"));
+        assert_eq!(unescape("/plain"), Path::new("/plain"));
+    }
+
+    #[test]
+    fn password_hashes_are_never_shown() {
+        for layer in system() {
+            match &layer.content {
+                Content::Overlay { source, hide } if source == b"/etc" => {
+                    assert!(hide.iter().any(|path| path == b"shadow"), "{hide:?}");
+                }
+                Content::File(_) => assert_ne!(layer.target, "/etc/shadow"),
+                Content::Overlay { .. }
+                | Content::ReadOnly { .. }
+                | Content::Directory(_)
+                | Content::Symlink(_) => {}
+            }
+        }
+    }
+}
