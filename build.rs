@@ -40,6 +40,7 @@ fn main() {
 
 /// Packs `tools/`, `envs/` and the demonstrations: names, contents and permission bits, nothing that differs between
 /// machines.
+#[expect(clippy::disallowed_methods, reason = "a build script has no other use for fs_err")]
 fn pack_data(to: &Path) -> std::io::Result<()> {
     let mut archive = tar::Builder::new(std::fs::File::create(to)?);
     archive.mode(tar::HeaderMode::Deterministic);

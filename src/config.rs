@@ -24,6 +24,8 @@ pub struct Config {
     pub isolation: String,
     /// What sandboxes can reach.
     pub network: NetworkConfig,
+    /// The Python environments of real repositories.
+    pub prepare: PrepareConfig,
     /// Limits of an attempt.
     pub limits: Limits,
     /// Sampling settings of every request.
@@ -41,6 +43,7 @@ impl Default for Config {
             sandbox: "auto".into(),
             isolation: "auto".into(),
             network: NetworkConfig::default(),
+            prepare: PrepareConfig::default(),
             limits: Limits::default(),
             sampling: Sampling::default(),
             server: ServerConfig::default(),
@@ -53,6 +56,8 @@ impl Default for Config {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkConfig {
+    /// While a repository is installed: `none` or `full`.
+    pub prepare: String,
     /// While the model acts: `none` or `full`.
     pub agent: String,
     /// While tests run: `none`, `full`, or `auto` (full for benchmark rows as their official graders do, else none).
@@ -61,7 +66,25 @@ pub struct NetworkConfig {
 
 impl Default for NetworkConfig {
     fn default() -> Self {
-        Self { agent: "none".into(), grade: "auto".into() }
+        Self { prepare: "full".into(), agent: "none".into(), grade: "auto".into() }
+    }
+}
+
+/// How the Python environments of real repositories are made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PrepareConfig {
+    /// Whether the index, certificates and proxies that this machine's pip is set to are used: `passed` or `ignored`.
+    pub settings: String,
+    /// Environment variables of installations, such as `PIP_INDEX_URL`; win over the machine's settings.
+    pub env: BTreeMap<String, String>,
+    /// Seconds an installation may take.
+    pub timeout: u64,
+}
+
+impl Default for PrepareConfig {
+    fn default() -> Self {
+        Self { settings: "passed".into(), env: BTreeMap::new(), timeout: 1800 }
     }
 }
 
@@ -164,7 +187,7 @@ pub enum ConfigError {
 }
 
 /// Fields of the configuration whose own fields are the user's.
-const FREE: &[&str] = &["server.extra_body", "server.extra_headers"];
+const FREE: &[&str] = &["server.extra_body", "server.extra_headers", "prepare.env"];
 
 impl Config {
     /// The defaults with `layers` put over them. A layer is a YAML file or `key=value` with a dotted key.
@@ -190,22 +213,23 @@ impl Config {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// The resolved configuration for manifests: header values and credentials in the address are left out.
+    /// The resolved configuration for manifests, without header values, which may be credentials.
     pub fn public(&self) -> Value {
         let mut value = self.to_json();
-        if let Some(headers) = value["server"]["extra_headers"].as_object_mut() {
-            headers.values_mut().for_each(|header| *header = Value::from("(not kept)"));
-        }
-        if let Ok(address) = self.server.base_url.parse::<crate::model::address::Address>() {
-            value["server"]["base_url"] = Value::from(address.to_string());
+        for (part, field) in [("server", "extra_headers"), ("prepare", "env")] {
+            if let Some(fields) = value[part][field].as_object_mut() {
+                fields.values_mut().for_each(|value| *value = Value::from("(not kept)"));
+            }
         }
         value
     }
 
     fn check_words(&self) -> Result<(), ConfigError> {
-        let fields: [(&'static str, &str, &'static [&'static str]); 5] = [
+        let fields: [(&'static str, &str, &'static [&'static str]); 7] = [
             ("sandbox", &self.sandbox, &["auto", "local", "docker"]),
             ("isolation", &self.isolation, &["auto", "namespaces", "landlock", "none"]),
+            ("network.prepare", &self.network.prepare, &["none", "full"]),
+            ("prepare.settings", &self.prepare.settings, &["passed", "ignored"]),
             ("network.agent", &self.network.agent, &["none", "full"]),
             ("network.grade", &self.network.grade, &["auto", "none", "full"]),
             ("server.reasoning", &self.server.reasoning, &["keep", "drop", "last"]),
@@ -243,10 +267,12 @@ fn read_layer(layer: &str) -> Result<(String, Value), ConfigError> {
             let syntax = |problem: String| ConfigError::Syntax { file: layer.to_owned(), problem };
             let value: Value =
                 serde_saphyr::from_str(&text).map_err(|error| syntax(error.to_string()))?;
-            match value {
-                Value::Object(_) => Ok((format!("`{layer}`"), value)),
-                Value::Null => Ok((format!("`{layer}`"), Value::Object(Map::new()))),
-                _ => Err(syntax("a mapping is expected".into())),
+            // An empty file sets nothing.
+            let value = if value.is_null() { Value::Object(Map::new()) } else { value };
+            if value.is_object() {
+                Ok((format!("`{layer}`"), value))
+            } else {
+                Err(syntax("a mapping is expected".into()))
             }
         }
     }
@@ -288,17 +314,12 @@ fn merge(base: &mut Value, layer: Value) {
     }
 }
 
-fn without_nulls(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => Value::Object(
-            fields
-                .into_iter()
-                .filter(|(_, value)| !value.is_null())
-                .map(|(name, v)| (name, without_nulls(v)))
-                .collect(),
-        ),
-        other => other,
+fn without_nulls(mut value: Value) -> Value {
+    if let Value::Object(fields) = &mut value {
+        let kept = std::mem::take(fields).into_iter().filter(|(_, value)| !value.is_null());
+        *fields = kept.map(|(name, value)| (name, without_nulls(value))).collect();
     }
+    value
 }
 
 #[cfg(test)]

@@ -63,6 +63,7 @@ impl<'a> Journal<'a> {
             start_tree: start.start_tree.clone(),
             isolation: start.isolation.to_owned(),
             network: start.network.to_owned(),
+            environment: start.environment.clone(),
             seconds: started.elapsed().as_secs_f64(),
         })?;
         Ok(Ok(start))

@@ -40,7 +40,12 @@ impl RunFolder {
                 let before: Manifest = serde_json::from_slice(&bytes).map_err(|error| {
                     RunError::Manifest { path: file.clone(), problem: error.to_string() }
                 })?;
-                let differences = before.identity.differences(&manifest.identity);
+                let mut differences = before.identity.differences(&manifest.identity);
+                // What `auto` comes to depends on the machine.
+                if before.isolation != manifest.isolation {
+                    let (then, now) = (&before.isolation, &manifest.isolation);
+                    differences.push(format!("  isolation: {then} then, {now} now"));
+                }
                 if !differences.is_empty() {
                     return Err(RunError::Different { path: path.to_owned(), differences });
                 }

@@ -83,9 +83,8 @@ fn compare(before: &Value, now: &Value, path: &str, lines: &mut Vec<String>) {
         }
         return;
     }
-    let short = |value: &Value| match value {
-        Value::Array(items) => format!("{} entries", items.len()),
-        other => other.to_string(),
+    let short = |value: &Value| {
+        value.as_array().map_or_else(|| value.to_string(), |items| format!("{} entries", items.len()))
     };
     lines.push(format!("  {path}: {} then, {} now", short(before), short(now)));
 }

@@ -11,14 +11,18 @@ use crate::cli::exit;
 use crate::cli::failure::Failure;
 use crate::cli::model;
 use crate::cli::output;
+use crate::cli::world;
 use crate::config::Config;
 use crate::data::Data;
 use crate::protocol::wire::Ending;
-use crate::protocol::wire::SessionStart;
 use crate::sandbox::Backend;
+use crate::sandbox::Isolation;
+use crate::sandbox::Sandbox;
 use crate::sandbox::SandboxSpec;
+use crate::sandbox::client::GuestError;
 use crate::sandbox::local::backend::Local;
 use crate::sandbox::local::programs;
+use crate::sandbox::local::refusal;
 
 /// Arguments of `patchgym doctor`.
 #[derive(Args, Debug, Clone)]
@@ -59,14 +63,26 @@ pub(super) async fn doctor(arguments: DoctorArguments) -> Result<ExitCode, Failu
         let word = if missing { "missing" } else { "found" };
         rows.push(vec![program.to_owned(), word.to_owned(), format!("for {needed_for}")]);
     }
-    let (word, detail) = match try_sandbox().await {
-        Ok(detail) => ("works", detail),
-        Err(failure) => {
+    let folders = world::cache_folder()?.join(world::SANDBOXES);
+    for (isolation, used_for) in [
+        (Isolation::Namespaces, "every task"),
+        (Isolation::Landlock, "the demo, else when asked for"),
+        (Isolation::Nothing, "the demo, else when asked for"),
+    ] {
+        let level = format!("isolation {}", isolation.name());
+        let tried = try_sandbox(&Local::with(isolation, folders.clone())).await;
+        let (word, detail) = match tried {
+            Ok(detail) => ("works", format!("for {used_for}; {detail}")),
+            Err(failure) => ("refused", failure),
+        };
+        rows.push(vec![level, word.to_owned(), detail]);
+        if isolation == Isolation::Namespaces && word == "refused" {
             well = false;
-            ("refused", failure)
+            rows.extend(refusal::advice().into_iter().map(|advice| {
+                vec![String::new(), "to allow".to_owned(), advice]
+            }));
         }
-    };
-    rows.push(vec!["namespaces".into(), word.into(), detail]);
+    }
     rows.push(vec![
         "data files".into(),
         data.below("envs").count().to_string(),
@@ -77,45 +93,24 @@ pub(super) async fn doctor(arguments: DoctorArguments) -> Result<ExitCode, Failu
 }
 
 /// Makes a sandbox, runs a command in it and removes it.
-async fn try_sandbox() -> Result<String, String> {
+async fn try_sandbox(backend: &Local) -> Result<String, String> {
     let started = Instant::now();
-    let spec = SandboxSpec::default();
-    let backend = Local::new();
     let mut sandbox =
-        backend.create(&spec).await.map_err(|error| format!("{error}{}", advice()))?;
-    let guest = sandbox.connect().await.map_err(|error| error.to_string())?;
-    let start =
-        SessionStart { cwd: spec.workdir.clone(), env: spec.environment(), exports: Vec::new() };
-    guest.open_session("doctor", &start).await.map_err(|error| error.to_string())?;
-    let result = guest
-        .run("doctor", b"true", Duration::from_secs(10), 1000)
-        .await
-        .map_err(|error| error.to_string())?;
+        backend.create(&SandboxSpec::default()).await.map_err(|error| error.to_string())?;
+    let tried = run_true(sandbox.as_mut()).await;
     sandbox.close().await.map_err(|error| error.to_string())?;
-    match result.ending {
-        Ending::Exited(0) => Ok(format!(
-            "a sandbox made, used and removed in {:.0} ms",
-            started.elapsed().as_secs_f64() * 1e3
-        )),
-        other => Err(format!("a command ended with {other:?}")),
+    let ending = tried?;
+    if ending != Ending::Exited(0) {
+        return Err(format!("a command ended with {ending:?}"));
     }
+    let milliseconds = started.elapsed().as_secs_f64() * 1e3;
+    Ok(format!("a sandbox made, used and removed in {milliseconds:.0} ms"))
 }
 
-/// What on this machine may keep namespaces from being made.
-fn advice() -> String {
-    let read = |path: &str| fs_err::read_to_string(path).unwrap_or_default().trim().to_owned();
-    let settings = [
-        (
-            "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-            "1",
-            "kernel.apparmor_restrict_unprivileged_userns=0",
-        ),
-        ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
-        ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
-    ];
-    settings
-        .iter()
-        .find(|(path, bad, _)| read(path) == *bad)
-        .map(|(_, _, setting)| format!("; `sysctl -w {setting}` as root allows it"))
-        .unwrap_or_default()
+async fn run_true(sandbox: &mut dyn Sandbox) -> Result<Ending, String> {
+    let guest = sandbox.connect().await.map_err(|error| error.to_string())?;
+    let failed = |error: GuestError| error.to_string();
+    guest.open_session("doctor", &sandbox.place().shell()).await.map_err(failed)?;
+    let limit = Duration::from_secs(10);
+    guest.run("doctor", b"true", limit, 1000).await.map(|result| result.ending).map_err(failed)
 }

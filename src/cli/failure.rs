@@ -9,9 +9,11 @@ use crate::cli::output;
 use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::env::EnvError;
+use crate::env::environments::PrepareError;
 use crate::model::ModelError;
 use crate::sandbox::SandboxError;
 use crate::task::TaskError;
+use crate::task::recipe::RecipeError;
 use crate::task::repository::RepositoryError;
 use crate::tools::ToolsError;
 use crate::trajectory::TrajectoryError;
@@ -80,7 +82,7 @@ impl Failure {
 /// First words of error messages that say what was being done.
 const VERBS: &[&str] = &[
     "read", "write", "find", "create", "use", "resume", "run", "render", "rebuild", "prepare",
-    "copy", "take", "play", "set", "decode", "start", "load",
+    "copy", "take", "play", "set", "decode", "start", "load", "pass",
 ];
 
 impl From<ConfigError> for Failure {
@@ -157,10 +159,31 @@ impl From<SandboxError> for Failure {
     }
 }
 
+impl From<PrepareError> for Failure {
+    fn from(error: PrepareError) -> Self {
+        if let PrepareError::Sandbox(error) = error {
+            return error.into();
+        }
+        Self { hint: error.hint(), ..Self::of(&error, exit::MACHINE) }
+    }
+}
+
+impl From<RecipeError> for Failure {
+    fn from(error: RecipeError) -> Self {
+        match error {
+            RecipeError::Data(error) => error.into(),
+            error @ (RecipeError::Form(_) | RecipeError::Twice { .. }) => {
+                Self::of(&error, exit::USAGE)
+            }
+        }
+    }
+}
+
 impl From<EnvError> for Failure {
     fn from(error: EnvError) -> Self {
         match error {
             EnvError::Repository(error) => error.into(),
+            EnvError::Environment(error) => error.into(),
             EnvError::Sandbox(error) => error.into(),
             EnvError::Tools(error) => error.into(),
             error @ (EnvError::Guest(_) | EnvError::NotReset | EnvError::Preparation(_)) => {

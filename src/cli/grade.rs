@@ -18,6 +18,7 @@ use crate::cli::output;
 use crate::cli::settings::ConfigArguments;
 use crate::cli::settings::TaskArguments;
 use crate::cli::world;
+use crate::cli::world::Work;
 use crate::cli::world::World;
 use crate::config::Config;
 use crate::data::Data;
@@ -71,13 +72,17 @@ pub(super) async fn grade(arguments: GradeArguments) -> Result<ExitCode, Failure
     for id in &coverage.not_in_dataset {
         output::note(&format!("note: {id} is not among the tasks and counts nowhere"));
     }
-    let world = World::new(config, data)?;
+    let world = World::new(config, data, Work::of(&arguments.tasks)).await?;
+    world.check(&instances)?;
     let network = world.grade_network(&instances);
     output::note(&format!(
         "isolation {}, network {}",
-        world.backend.isolation().name(),
-        network.name()
+        world.sites.backend.isolation().name(),
+        network.recorded(world.sites.backend.isolation())
     ));
+    if arguments.tasks.repo_dir.is_some() {
+        output::note(world::NOT_COMPARABLE);
+    }
     let grader = world.grader(network);
     let places = Arc::new(Semaphore::new(arguments.workers.max(1)));
     let mut gradings = JoinSet::new();
@@ -99,7 +104,7 @@ pub(super) async fn grade(arguments: GradeArguments) -> Result<ExitCode, Failure
     if let Some(folder) = &arguments.output {
         keep(folder, &instances, &predictions, &graded)?;
     }
-    arguments.print(&instances, &graded)?;
+    arguments.print(&instances, &graded, world.sites.backend.isolation().name())?;
     let errors = graded.values().any(|graded| graded.verdict.outcome == Outcome::Error);
     Ok(ExitCode::from(if errors { exit::ERRORS } else { exit::DONE }))
 }
@@ -128,6 +133,7 @@ impl GradeArguments {
         &self,
         instances: &[Instance],
         graded: &BTreeMap<String, Graded>,
+        isolation: &str,
     ) -> Result<(), Failure> {
         let resolved =
             graded.values().filter(|graded| graded.verdict.outcome == Outcome::Resolved).count();
@@ -136,7 +142,15 @@ impl GradeArguments {
                 graded.iter().map(|(id, graded)| (id, &graded.verdict)).collect();
             output::data(&serde_json::to_string_pretty(&verdicts)?);
         } else {
-            let head = ["task", "verdict", "fail to pass", "pass to pass", "applied by", "seconds"];
+            let head = [
+                "task",
+                "verdict",
+                "fail to pass",
+                "pass to pass",
+                "applied by",
+                "isolation",
+                "seconds",
+            ];
             let mut rows = vec![head.map(str::to_owned).to_vec()];
             for instance in instances {
                 let id = &instance.task.id;
@@ -161,10 +175,11 @@ impl GradeArguments {
                     of(&verdict.fail_to_pass),
                     of(&verdict.pass_to_pass),
                     applied,
+                    isolation.to_owned(),
                     format!("{:.1}", verdict.times.total),
                 ]);
             }
-            output::data(&output::table(&rows, &[2, 3, 5]));
+            output::data(&output::table(&rows, &[2, 3, 6]));
         }
         let line = format!("\nresolved {resolved} of {}", instances.len());
         if self.json {

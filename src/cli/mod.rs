@@ -9,6 +9,7 @@ mod failure;
 mod grade;
 mod model;
 mod output;
+mod own;
 mod replay;
 mod run;
 mod serve;

@@ -15,6 +15,7 @@ use crate::cli::settings::ConfigArguments;
 use crate::cli::settings::TaskArguments;
 use crate::cli::show;
 use crate::cli::world;
+use crate::cli::world::Work;
 use crate::cli::world::World;
 use crate::config::Config;
 use crate::data::Data;
@@ -49,11 +50,10 @@ pub(super) async fn replay(arguments: ReplayArguments) -> Result<ExitCode, Failu
     };
     let preset = Preset::load(&data, &header.agent)?;
     let tools = Arc::new(ToolSet::load(&data, &preset.tools)?);
-    let world = World::new(config, Arc::clone(&data))?;
+    let world = World::new(config, data, Work::of(&selected)).await?;
+    world.check(std::slice::from_ref(&instance))?;
     let mut env = SandboxedEnv::new(SandboxedOptions {
-        backend: Arc::clone(&world.backend),
-        repositories: Arc::clone(&world.repositories),
-        data,
+        sites: world.sites.clone(),
         tools,
         network: world.agent_network(),
         observation_chars: preset.observation_chars,

@@ -31,15 +31,20 @@ use crate::cli::model;
 use crate::cli::model::ModelArguments;
 use crate::cli::model::Player;
 use crate::cli::output;
+use crate::cli::own;
+use crate::cli::own::OwnArguments;
 use crate::cli::settings::ConfigArguments;
 use crate::cli::settings::TaskArguments;
 use crate::cli::world;
+use crate::cli::world::Work;
 use crate::cli::world::World;
 use crate::config::Config;
 use crate::data::Data;
 use crate::digest;
 use crate::env::sandboxed::SandboxedOptions;
 use crate::grade::report;
+use crate::model::address::Address;
+use crate::sandbox::Network;
 use crate::task::Instance;
 use crate::tools::set::ToolSet;
 
@@ -48,6 +53,8 @@ use crate::tools::set::ToolSet;
 pub(super) struct RunArguments {
     #[command(flatten)]
     tasks: TaskArguments,
+    #[command(flatten)]
+    own: OwnArguments,
     #[command(flatten)]
     model: ModelArguments,
     #[command(flatten)]
@@ -84,12 +91,18 @@ pub(super) async fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     let config = arguments.resolve()?;
     let preset = Arc::new(Preset::load(&data, &config.agent)?);
     let tools = Arc::new(ToolSet::load(&data, &preset.tools)?);
-    let instances = world::instances(&arguments.tasks, &data)?;
-    let world = World::new(config, Arc::clone(&data))?;
+    let instances = match arguments.own.instance()? {
+        Some(instance) => vec![instance],
+        None => world::instances(&arguments.tasks, &data)?,
+    };
+    let work =
+        if arguments.own.repo.is_some() { Work::Other } else { Work::of(&arguments.tasks) };
+    let world = World::new(config, Arc::clone(&data), work).await?;
+    world.check(&instances)?;
     let player = arguments.model.player(&world.config, &data).await?;
     let grade_network = world.grade_network(&instances);
     let manifest =
-        arguments.manifest(&world, &instances, &player, &preset, grade_network.name())?;
+        arguments.manifest(&world, &instances, &player, &preset, grade_network)?;
     let folder = arguments.folder(&manifest);
     let folder = RunFolder::open(&folder, manifest)?;
     start_log(&folder)?;
@@ -99,9 +112,7 @@ pub(super) async fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     let listener = tokio::spawn(listen(stop_sender));
     let stage = Stage {
         env: SandboxedOptions {
-            backend: Arc::clone(&world.backend),
-            repositories: Arc::clone(&world.repositories),
-            data,
+            sites: world.sites.clone(),
             tools,
             network: world.agent_network(),
             observation_chars: preset.observation_chars,
@@ -143,9 +154,16 @@ pub(super) async fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     if arguments.json {
         output::data(&serde_json::to_string_pretty(&summary)?);
     } else {
-        print_table(&summary);
+        print_table(&summary, &folder.manifest.isolation);
     }
     farewell(&arguments, &summary, &folder, &predictions);
+    if let (Some(repo), Some(result)) = (&arguments.own.repo, summary.attempts.first()) {
+        let patch = folder.attempt(&result.instance_id, result.attempt).join("patch.diff");
+        output::data(&format!("\n{}", crate::text::lossy(&fs_err::read(&patch)?).trim_end_matches('\n')));
+        if arguments.own.apply && result.end.terminated() && !result.patch.as_deref().unwrap_or_default().is_empty() {
+            own::apply(repo, &patch)?;
+        }
+    }
     Ok(ExitCode::from(if *stop.borrow() {
         exit::INTERRUPTED
     } else if summary.errors.is_empty() {
@@ -161,7 +179,8 @@ impl RunArguments {
         layers.extend(self.model.layers());
         layers.extend(self.agent.as_ref().map(|name| format!("agent={name}")));
         layers.extend(self.agent_network.as_ref().map(|policy| format!("network.agent={policy}")));
-        layers.extend(self.no_grade.then(|| "grade.enabled=false".to_owned()));
+        let collect = self.no_grade || !self.own.is_judged();
+        layers.extend(collect.then(|| "grade.enabled=false".to_owned()));
         Ok(Config::resolve(&layers)?)
     }
 
@@ -171,32 +190,42 @@ impl RunArguments {
         instances: &[Instance],
         player: &Player,
         preset: &Preset,
-        grade_network: &str,
+        grade_network: Network,
     ) -> Result<Manifest, Failure> {
         let mut prompts = preset.hashes.clone();
         let tools = format!("tools/{}.yaml", preset.tools);
         prompts.insert(tools.clone(), digest::sha256(world.data.text(&tools)?.as_bytes()));
+        let mut config = world.config.public();
+        // An address may hold a password; its display form leaves it out.
+        if let Ok(address) = world.config.server.base_url.parse::<Address>() {
+            config["server"]["base_url"] = address.to_string().into();
+        }
         let identity = Identity {
-            tasks: self.tasks.tasks.clone(),
+            tasks: match &self.own.repo {
+                Some(repo) => repo.display().to_string(),
+                None => self.tasks.tasks.clone(),
+            },
             instances: instances.iter().map(|instance| instance.task.id.clone()).collect(),
             tasks_sha256: digest::sha256(format!("{instances:?}").as_bytes()),
             model: self.model.model.clone(),
             attempts: self.attempts,
             prompts,
-            config: world.config.public(),
+            config,
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let run_id = self.run_name(&identity, now);
         let uname = rustix::system::uname();
+        let isolation = world.sites.backend.isolation();
         Ok(Manifest {
             patchgym: env!("CARGO_PKG_VERSION").to_owned(),
             run_id,
             started: now.as_secs_f64(),
             uses_gold: player.uses_gold,
-            isolation: world.backend.isolation().name().to_owned(),
+            isolation: isolation.name().to_owned(),
             network: BTreeMap::from([
-                ("agent".to_owned(), world.config.network.agent.clone()),
-                ("grade".to_owned(), grade_network.to_owned()),
+                ("prepare".to_owned(), world.config.network.prepare.clone()),
+                ("agent".to_owned(), world.agent_network().recorded(isolation).to_owned()),
+                ("grade".to_owned(), grade_network.recorded(isolation).to_owned()),
             ]),
             machine: format!(
                 "Linux {} {}",
@@ -220,9 +249,10 @@ impl RunArguments {
                 .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' })
                 .collect()
         };
-        let tasks = word(self.tasks.tasks.trim_end_matches(".jsonl").trim_end_matches(".json"));
-        // The demo is for looking at, so each time is a new one.
-        if self.tasks.tasks == world::DEMO && self.model.model == model::DEMONSTRATIONS {
+        let tasks = word(identity.tasks.trim_end_matches('/').trim_end_matches(".jsonl").trim_end_matches(".json"));
+        // The demo is for looking at, and one's own repository changes: each time is a new run.
+        let demo = identity.tasks == world::DEMO && self.model.model == model::DEMONSTRATIONS;
+        if demo || self.own.repo.is_some() {
             return format!("{tasks}-{}-{:04x}", now.as_secs(), fastrand::u16(..));
         }
         let agent = identity.config["agent"].as_str().unwrap_or_default();
@@ -272,9 +302,7 @@ fn greet(
         manifest.network["grade"],
     ));
     if manifest.network["grade"] == "full" || arguments.tasks.repo_dir.is_some() {
-        output::note(
-            "note: a local run of benchmark rows is not comparable with published numbers",
-        );
+        output::note(world::NOT_COMPARABLE);
     }
     tracing::info!(run = manifest.run_id, resumed = folder.resumed, "run");
 }
@@ -344,9 +372,9 @@ async fn show_progress(mut progress: mpsc::UnboundedReceiver<Progress>, total: u
     bar.finish_and_clear();
 }
 
-fn print_table(summary: &RunSummary) {
+fn print_table(summary: &RunSummary, isolation: &str) {
     let several = summary.attempts.iter().any(|result| result.attempt > 1);
-    let mut head = vec!["task", "end", "turns", "resolved", "seconds", "dollars"];
+    let mut head = vec!["task", "end", "turns", "resolved", "isolation", "seconds", "dollars"];
     if several {
         head.insert(1, "attempt");
     }
@@ -369,6 +397,7 @@ fn print_table(summary: &RunSummary) {
             result.end.name().to_owned(),
             result.totals.turns.to_string(),
             verdict,
+            isolation.to_owned(),
             format!("{:.1}", result.totals.seconds + graded),
             dollars(result.totals.cost),
         ];
@@ -377,7 +406,7 @@ fn print_table(summary: &RunSummary) {
         }
         rows.push(row);
     }
-    let right: &[usize] = if several { &[1, 3, 5, 6] } else { &[2, 4, 5] };
+    let right: &[usize] = if several { &[1, 3, 6, 7] } else { &[2, 5, 6] };
     output::data(&output::table(&rows, right));
 }
 
@@ -427,7 +456,7 @@ fn farewell(
         let log = folder.attempt(&first.instance_id, first.attempt).join("events.jsonl");
         output::note(&format!("\nnext: patchgym show {}", model::shown(&log)));
     }
-    if let Some(predictions) = predictions.first() {
+    if let (Some(predictions), None) = (predictions.first(), &arguments.own.repo) {
         let tasks = &arguments.tasks.tasks;
         output::note(&format!(
             "      patchgym grade --tasks {tasks} -p {}",

@@ -12,6 +12,7 @@ use crate::cli::failure::Failure;
 use crate::cli::settings::ConfigArguments;
 use crate::cli::settings::TaskArguments;
 use crate::cli::world;
+use crate::cli::world::Work;
 use crate::cli::world::World;
 use crate::config::Config;
 use crate::data::Data;
@@ -55,11 +56,10 @@ pub(super) async fn serve(arguments: ServeArguments) -> Result<ExitCode, Failure
         ))
         .hint("name one with `--id ID`"));
     };
-    let world = World::new(config, Arc::clone(&data))?;
+    let world = World::new(config, data, Work::of(&arguments.tasks)).await?;
+    world.check(&instances)?;
     let mut env = SandboxedEnv::new(SandboxedOptions {
-        backend: Arc::clone(&world.backend),
-        repositories: Arc::clone(&world.repositories),
-        data,
+        sites: world.sites.clone(),
         tools,
         network: world.agent_network(),
         observation_chars: preset.observation_chars,

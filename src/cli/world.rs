@@ -1,5 +1,6 @@
 //! Builds what commands work with out of arguments and the configuration.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,15 +11,23 @@ use crate::cli::output;
 use crate::cli::settings::TaskArguments;
 use crate::config::Config;
 use crate::data::Data;
+use crate::env::environments::Environments;
+use crate::env::environments::MachineSettings;
+use crate::env::environments::Preparation;
+use crate::env::environments::Progress;
+use crate::env::site::Sites;
 use crate::grade::Grader;
 use crate::grade::sandboxed::GradeOptions;
 use crate::grade::sandboxed::SandboxedGrader;
 use crate::sandbox::Backend;
+use crate::sandbox::Isolation;
 use crate::sandbox::Network;
 use crate::sandbox::local::backend::Local;
 use crate::sandbox::local::programs;
+use crate::sandbox::local::refusal;
 use crate::task::Instance;
 use crate::task::RepositorySource;
+use crate::task::recipe::Recipes;
 use crate::task::repository::Repositories;
 use crate::task::rows;
 use crate::task::select;
@@ -26,19 +35,46 @@ use crate::task::select::Selection;
 use crate::task::source;
 use crate::task::source::Loaded;
 
+/// The folder of sandboxes without namespaces, in the cache folder.
+pub(super) const SANDBOXES: &str = "sandboxes";
+
 /// The word for the bundled tasks.
 pub(super) const DEMO: &str = "demo";
+
+/// Said of tasks that others measure in containers.
+pub(super) const NOT_COMPARABLE: &str =
+    "note: a local run of benchmark rows is not comparable with published numbers";
+
+/// What is worked on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    /// The bundled tasks.
+    Demo,
+    /// Anything else.
+    Other,
+}
+
+impl Work {
+    /// What these arguments ask for.
+    pub(super) fn of(tasks: &TaskArguments) -> Self {
+        if tasks.tasks == DEMO { Work::Demo } else { Work::Other }
+    }
+}
 
 /// What commands work with.
 pub(super) struct World {
     pub(super) config: Config,
     pub(super) data: Arc<Data>,
-    pub(super) backend: Arc<dyn Backend>,
-    pub(super) repositories: Arc<Repositories>,
+    pub(super) sites: Sites,
 }
 
 impl World {
-    pub(super) fn new(config: Config, data: Arc<Data>) -> Result<Self, Failure> {
+    /// What commands that work on these tasks work with.
+    pub(super) async fn new(
+        config: Config,
+        data: Arc<Data>,
+        work: Work,
+    ) -> Result<Self, Failure> {
         if config.sandbox == "docker" {
             return Err(Failure::usage("the docker sandbox is not part of this version")
                 .hint("use `--sandbox local`, which runs on this machine's kernel"));
@@ -48,8 +84,54 @@ impl World {
                 Failure::machine("git is not on this machine").hint("install git, then try again")
             );
         }
-        let repositories = Arc::new(Repositories::at(cache_folder()?));
-        Ok(Self { config, data, backend: Arc::new(Local::new()), repositories })
+        let cache = cache_folder()?;
+        let backend: Arc<dyn Backend> = Arc::new(backend(&config, work, &cache).await?);
+        let environments = Environments::new(
+            Arc::clone(&backend),
+            &cache,
+            Recipes::load(&data)?,
+            preparation(&config),
+            Arc::new(tell),
+        );
+        let sites = Sites {
+            backend,
+            repositories: Arc::new(Repositories::at(cache)),
+            environments: Arc::new(environments),
+            data: Arc::clone(&data),
+        };
+        Ok(Self { config, data, sites })
+    }
+
+    /// Refuses tasks whose repository or environment is known to be missing, before anything is begun.
+    pub(super) fn check(&self, instances: &[Instance]) -> Result<(), Failure> {
+        let tasks = || instances.iter().map(|instance| &instance.task);
+        if self.config.sandbox != "local"
+            && let Some(task) = tasks().find(|task| task.image.is_some())
+        {
+            return Err(Failure::usage(format!(
+                "{} is in a container image, and containers are not part of this version",
+                task.id
+            ))
+            .hint("`--sandbox local --repo-dir DIR` takes a clone of its repository and prepares its environment on this machine"));
+        }
+        let mut known = BTreeMap::new();
+        let mut failed = tasks().filter_map(|task| {
+            // Each answer takes the start of an interpreter.
+            let kind = (&task.repo, &task.version, task.image.is_some());
+            let answer =
+                known.entry(kind).or_insert_with(|| self.sites.environments.check(task).err());
+            answer.as_ref().map(|error| (&task.id, error.to_string(), error.hint()))
+        });
+        let Some((id, problem, hint)) = failed.next() else { return Ok(()) };
+        let count = 1 + failed.count();
+        let failure = Failure::usage(format!(
+            "{count} of {} tasks cannot be prepared on this machine, the first is {id}: cannot {problem}",
+            instances.len()
+        ));
+        Err(match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        })
     }
 
     /// What the tests of these tasks can reach.
@@ -70,9 +152,77 @@ impl World {
     pub(super) fn grader(&self, network: Network) -> Arc<dyn Grader> {
         let options =
             GradeOptions { network, timeout: Duration::from_secs(self.config.grade.timeout) };
-        let (backend, repositories) = (Arc::clone(&self.backend), Arc::clone(&self.repositories));
-        Arc::new(SandboxedGrader::new(backend, repositories, Arc::clone(&self.data), options))
+        Arc::new(SandboxedGrader::new(self.sites.clone(), options))
     }
+}
+
+/// The backend of the isolation that was asked for. Unless one was, a weaker one than namespaces is taken for the
+/// bundled tasks only, and not for a model on a server, whose commands nobody has seen.
+async fn backend(config: &Config, work: Work, cache: &Path) -> Result<Local, Failure> {
+    let folders = cache.join(SANDBOXES);
+    // What killed processes left would fill the disk.
+    if let Err(error) = Local::clean(&folders) {
+        output::note(&format!("note: what an ended process left stays: {error}"));
+    }
+    let asked = match config.isolation.as_str() {
+        "namespaces" => Some(Isolation::Namespaces),
+        "landlock" => Some(Isolation::Landlock),
+        "none" => Some(Isolation::Nothing),
+        _ => None,
+    };
+    let wanted = Local::with(asked.unwrap_or(Isolation::Namespaces), folders.clone());
+    let Err(error) = wanted.probe().await else { return Ok(wanted) };
+    let name = wanted.isolation().name();
+    let failure = Failure::machine(format!("isolation {name} is refused: {error}"));
+    if wanted.isolation() != Isolation::Namespaces {
+        return Err(failure.hint("run `patchgym doctor` to see what this machine allows"));
+    }
+    let mut weaker = Vec::new();
+    for isolation in [Isolation::Landlock, Isolation::Nothing] {
+        let local = Local::with(isolation, folders.clone());
+        if local.probe().await.is_ok() {
+            weaker.push(local);
+        }
+    }
+    let is_known = work == Work::Demo && config.server.base_url.is_empty();
+    if asked.is_none() && is_known && !weaker.is_empty() {
+        let local = weaker.remove(0);
+        let name = local.isolation().name();
+        output::note(&format!(
+            "note: this machine refuses namespaces, so the demo has isolation {name}; `patchgym doctor` says what to change"
+        ));
+        return Ok(local);
+    }
+    let mut hints = refusal::advice();
+    let levels = weaker.iter().map(|local| format!("`--isolation {}`", local.isolation().name()));
+    let levels = levels.collect::<Vec<_>>().join(" or ");
+    if !levels.is_empty() {
+        hints.push(format!("a weaker level must be asked for, here {levels}"));
+    }
+    Err(if hints.is_empty() { failure } else { failure.hint(hints.join("\n      ")) })
+}
+
+fn preparation(config: &Config) -> Preparation {
+    Preparation {
+        network: if config.network.prepare == "none" { Network::None } else { Network::Full },
+        limit: Duration::from_secs(config.prepare.timeout),
+        settings: match config.prepare.settings.as_str() {
+            "ignored" => MachineSettings::Ignored,
+            _ => MachineSettings::Passed,
+        },
+        env: config.prepare.env.clone(),
+    }
+}
+
+fn tell(progress: Progress<'_>) {
+    output::note(&match progress {
+        Progress::Started { repo, version } => {
+            format!("preparing the environment of {repo} {version}")
+        }
+        Progress::Finished { repo, version, seconds } => {
+            format!("prepared the environment of {repo} {version} in {seconds:.1} s")
+        }
+    });
 }
 
 /// The folder for what can be made again: `XDG_CACHE_HOME`, `~/.cache`, or a folder of this user's below `/tmp`.
@@ -120,7 +270,8 @@ pub(super) fn instances(arguments: &TaskArguments, data: &Data) -> Result<Vec<In
         return Err(Failure::usage("no task is left after filter and slice"));
     }
     for instance in &mut instances {
-        if instance.task.source == RepositorySource::Unknown
+        // Without a folder an image's own repository is meant.
+        if matches!(instance.task.source, RepositorySource::Unknown | RepositorySource::Image)
             && let Some(folder) = &arguments.repo_dir
         {
             let found = source::repository_in(folder, &instance.task.repo).ok_or_else(|| {

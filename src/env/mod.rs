@@ -3,7 +3,10 @@
 //! Takes in a task and actions, gives out observations and, at any time, the patch. It must not know who acts, nor what
 //! the answer is.
 
+mod delivery;
+pub mod environments;
 pub mod sandboxed;
+pub mod site;
 
 use async_trait::async_trait;
 
@@ -74,6 +77,8 @@ pub struct Start {
     pub isolation: &'static str,
     /// What the sandbox can reach.
     pub network: &'static str,
+    /// The hash of what its environment was made of, when that was made from a recipe.
+    pub environment: Option<String>,
 }
 
 /// A played turn, with what the log keeps besides.
@@ -100,6 +105,9 @@ pub enum EnvError {
     /// The repository cannot be prepared.
     #[error(transparent)]
     Repository(#[from] crate::task::repository::RepositoryError),
+    /// The Python environment cannot be prepared.
+    #[error(transparent)]
+    Environment(#[from] crate::env::environments::PrepareError),
     /// The sandbox cannot be made, or is gone.
     #[error(transparent)]
     Sandbox(#[from] crate::sandbox::SandboxError),

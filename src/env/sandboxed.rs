@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 
-use crate::data::Data;
 use crate::env::Env;
 use crate::env::EnvError;
 use crate::env::Patch;
 use crate::env::Start;
 use crate::env::Stepped;
+use crate::env::site::Sites;
 use crate::protocol::episode::Action;
 use crate::protocol::episode::End;
 use crate::protocol::episode::Observation;
@@ -19,18 +19,11 @@ use crate::protocol::episode::Outcome;
 use crate::protocol::episode::Step;
 use crate::protocol::message::ToolSchema;
 use crate::protocol::wire::SessionStart;
-use crate::sandbox::Access;
-use crate::sandbox::Backend;
-use crate::sandbox::Mount;
 use crate::sandbox::Network;
 use crate::sandbox::Sandbox;
-use crate::sandbox::SandboxSpec;
 use crate::sandbox::client::Guest;
 use crate::sandbox::client::GuestError;
-use crate::sandbox::local::PRIVATE;
-use crate::sandbox::local::programs;
 use crate::task::Task;
-use crate::task::repository::Repositories;
 use crate::tools::set::ToolSet;
 use crate::tools::workbench::PerformError;
 use crate::tools::workbench::SESSION;
@@ -40,12 +33,8 @@ use crate::tools::workbench::WorkbenchLimits;
 /// What every environment of a run shares.
 #[derive(Clone)]
 pub struct SandboxedOptions {
-    /// Makes the sandboxes.
-    pub backend: Arc<dyn Backend>,
-    /// Makes the repository copies.
-    pub repositories: Arc<Repositories>,
-    /// The data files.
-    pub data: Arc<Data>,
+    /// Makes what the sandboxes are made of.
+    pub sites: Sites,
     /// The tools.
     pub tools: Arc<ToolSet>,
     /// What the sandbox can reach while the policy acts.
@@ -88,18 +77,13 @@ impl Env for SandboxedEnv {
 
     async fn reset(&mut self, task: &Task) -> Result<Start, EnvError> {
         self.close().await?;
-        let spec =
-            spec_for(task, &self.options.repositories, &self.options.data, self.options.network)
-                .await?;
-        let mut sandbox = self.options.backend.create(&spec).await?;
+        let site = self.options.sites.site(task, self.options.network).await?;
+        let mut sandbox = self.options.sites.backend.create(&site.spec).await?;
         let guest = sandbox.connect().await?;
-        let shell = SessionStart {
-            cwd: spec.workdir.clone(),
-            env: spec.environment(),
-            exports: Vec::new(),
-        };
+        site.complete(&guest).await?;
+        let (shell, workdir) = (sandbox.place().shell(), sandbox.place().workdir.clone());
         guest.open_session(SESSION, &shell).await?;
-        let start_tree = guest.start_tree(&spec.workdir).await?;
+        let start_tree = guest.start_tree(&workdir).await?;
         let limits = WorkbenchLimits {
             observation_chars: self.options.observation_chars,
             command: self.options.command_limit,
@@ -109,16 +93,18 @@ impl Env for SandboxedEnv {
             guest,
             workbench: Workbench::new(Arc::clone(&self.options.tools), limits),
             shell,
-            workdir: spec.workdir.clone(),
+            workdir: workdir.clone(),
             start_tree: start_tree.clone(),
             known: None,
         });
+        let isolation = self.options.sites.backend.isolation();
         Ok(Start {
             observation: task.problem_statement.clone(),
-            workdir: spec.workdir,
+            workdir,
             start_tree,
-            isolation: self.options.backend.isolation().name(),
-            network: self.options.network.name(),
+            isolation: isolation.name(),
+            network: self.options.network.recorded(isolation),
+            environment: site.environment.map(|environment| environment.digest),
         })
     }
 
@@ -205,34 +191,4 @@ impl Episode {
         self.known = Some((fingerprint, patch.clone()));
         Ok(patch)
     }
-}
-
-/// The sandbox a task is played or graded in: its repository, its objects for taking patches, its programs.
-///
-/// # Errors
-/// When the repository cannot be prepared or a program is missing.
-pub async fn spec_for(
-    task: &Task,
-    repositories: &Arc<Repositories>,
-    data: &Arc<Data>,
-    network: Network,
-) -> Result<SandboxSpec, EnvError> {
-    let (repositories, data, wanted) = (Arc::clone(repositories), Arc::clone(data), task.clone());
-    let prepared = tokio::task::spawn_blocking(move || repositories.prepare(&wanted, &data))
-        .await
-        .map_err(|error| EnvError::Preparation(error.to_string()))??;
-    let mut spec = SandboxSpec { workdir: task.workdir.clone(), network, ..SandboxSpec::default() };
-    spec.mounts.push(Mount {
-        source: prepared.tree,
-        target: task.workdir.clone(),
-        access: Access::CopyOnWrite,
-    });
-    let pristine = format!("{PRIVATE}/pristine");
-    spec.mounts.push(Mount {
-        source: prepared.objects,
-        target: pristine,
-        access: Access::ReadOnly,
-    });
-    programs::require(&mut spec, &task.requires)?;
-    Ok(spec)
 }

@@ -5,15 +5,14 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::grade::diff;
+use crate::grade::script;
 use crate::protocol::verdict::Apply;
 use crate::protocol::wire::Ending;
-use crate::protocol::wire::SessionStart;
+use crate::sandbox::Place;
 use crate::sandbox::client::Guest;
 use crate::sandbox::client::GuestError;
 use crate::text;
 
-/// Where the copy stands that is applied.
-const FILE: &str = "/run/patchgym/patch.diff";
 /// The shell that applies; the tests get one that this left no trace in.
 const SESSION: &str = "apply";
 /// The harness's commands, in its order.
@@ -36,12 +35,12 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Bytes kept of each end of a command's output.
 const KEEP: u32 = 8 << 10;
 
-/// Applies `patch` in the work tree where `start` stands. That no command could is no error.
+/// Applies `patch` in the working directory of a sandbox. That no command could is no error.
 ///
 /// # Errors
 /// See [`GuestError`].
-pub async fn apply(guest: &Guest, start: &SessionStart, patch: &[u8]) -> Result<Apply, GuestError> {
-    let mut start = start.clone();
+pub async fn apply(guest: &Guest, place: &Place, patch: &[u8]) -> Result<Apply, GuestError> {
+    let mut start = place.shell();
     // The repository may belong to somebody else, and settings of the machine must not decide about a patch.
     for (name, value) in [
         ("GIT_CONFIG_NOSYSTEM", "1"),
@@ -52,8 +51,9 @@ pub async fn apply(guest: &Guest, start: &SessionStart, patch: &[u8]) -> Result<
         start.env.push((name.to_owned(), value.to_owned()));
     }
     guest.open_session(SESSION, &start).await?;
-    guest.write(FILE, None, &with_final_newline(patch)).await?;
-    let mut commands = Commands { guest, log: String::new() };
+    let file = format!("{}/patch.diff", place.private);
+    guest.write(&file, None, &with_final_newline(patch)).await?;
+    let mut commands = Commands { guest, file: script::word(&file), log: String::new() };
     let method = commands.first_success(patch).await?;
     Ok(Apply { method: method.map(str::to_owned), log: commands.log })
 }
@@ -69,25 +69,28 @@ pub fn with_final_newline(patch: &[u8]) -> Cow<'_, [u8]> {
 
 struct Commands<'a> {
     guest: &'a Guest,
+    /// What is applied, as one word.
+    file: String,
     log: String,
 }
 
 impl Commands<'_> {
     async fn first_success(&mut self, patch: &[u8]) -> Result<Option<&'static str>, GuestError> {
+        let file = self.file.clone();
         for (tried, method) in METHODS.into_iter().enumerate() {
             if tried > 0 {
                 self.run(RESET).await?;
             }
-            if self.run(&format!("{method} {FILE}")).await? {
+            if self.run(&format!("{method} {file}")).await? {
                 return Ok(Some(method));
             }
         }
-        if self.run(&format!("{REVERSE} {FILE}")).await? {
+        if self.run(&format!("{REVERSE} {file}")).await? {
             return Ok(Some(REVERSE));
         }
         if diff::lost_context(patch) {
             self.run(HARD_RESET).await?;
-            if self.run(&format!("{RECOUNT} {FILE}")).await? {
+            if self.run(&format!("{RECOUNT} {file}")).await? {
                 return Ok(Some(RECOUNT));
             }
         }

@@ -122,7 +122,7 @@ impl Section {
         for (path, origin) in
             [(old, Origin::Present), (new, if added { Origin::Added } else { Origin::Present })]
         {
-            if let Some(path) = path {
+            if let Some(path) = path.filter(|path| !path.is_empty()) {
                 known.entry(path).or_insert(origin);
             }
         }
@@ -179,7 +179,7 @@ fn strip_either<'a>(line: &'a [u8], prefixes: [&[u8]; 2]) -> Option<&'a [u8]> {
 fn without_prefix(name: &[u8]) -> Option<Vec<u8>> {
     let name = unquoted(name);
     let slash = name.iter().position(|byte| *byte == b'/')?;
-    Some(name[slash + 1..].to_vec()).filter(|name| !name.is_empty())
+    Some(name[slash + 1..].to_vec())
 }
 
 /// A name as it is on disk: git puts unusual ones in quotes, with the escapes of C.
@@ -218,6 +218,8 @@ fn unquoted(name: &[u8]) -> Vec<u8> {
 mod tests {
     use std::path::Path;
     use std::process::Command;
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -317,4 +319,44 @@ mod tests {
         assert!(!hunk("-1,9 +1,10", " a\n+b\n c"), "more than context is missing");
         assert!(!hunk("-1,4 +1,5", " a\n+b\n c\ngarbage"));
     }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic(
+            pieces in proptest::collection::vec(proptest::sample::select(&PIECES[..]), 0..40),
+            noise in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let diff = [pieces.concat().into_bytes(), noise].concat();
+            let Files { present, added } = files(&diff);
+            prop_assert!(present.iter().chain(&added).all(|path| !path.is_empty()));
+            lost_context(&diff);
+        }
+    }
+
+    const PIECES: [&str; 24] = [
+        "diff --git ",
+        "a/x",
+        "b/x",
+        "\"a/\\303\\251 \"",
+        "\\",
+        "\"",
+        " ",
+        "\n",
+        "\t",
+        "\r",
+        "--- ",
+        "+++ ",
+        "/dev/null",
+        "@@ -1,2 +1 @@",
+        "@@ -0,0 +99999999999999999999 @@",
+        "new file mode 100644\n",
+        "deleted file mode 100644\n",
+        "rename from ",
+        "copy to ",
+        "+",
+        "-",
+        "/",
+        "GIT binary patch\n",
+        "0",
+    ];
 }

@@ -6,6 +6,7 @@
 pub mod apply;
 pub mod compare;
 pub mod diff;
+pub mod official;
 pub mod parse;
 pub mod predictions;
 pub mod report;

@@ -1,18 +1,22 @@
 //! Grades in a fresh sandbox: apply the patch, run the tests, compare their log with what was expected.
 
 use std::error::Error;
-use std::sync::Arc;
 use std::time::Duration;
 use std::time::Instant;
 
 use async_trait::async_trait;
 
-use crate::data::Data;
+use crate::env::EnvError;
+use crate::env::environments::PrepareError;
+use crate::env::site::Site;
+use crate::env::site::Sites;
 use crate::grade::Graded;
 use crate::grade::Grader;
 use crate::grade::apply;
 use crate::grade::compare;
 use crate::grade::compare::Expectation;
+use crate::grade::official;
+use crate::grade::official::ForeignScript;
 use crate::grade::report;
 use crate::grade::script;
 use crate::grade::script::Tests;
@@ -25,35 +29,16 @@ use crate::protocol::verdict::Verdict;
 use crate::protocol::wire::Ending;
 use crate::protocol::wire::Op;
 use crate::protocol::wire::Reply;
-use crate::protocol::wire::SessionStart;
-use crate::sandbox::Access;
-use crate::sandbox::Backend;
 use crate::sandbox::Cause;
-use crate::sandbox::Mount;
 use crate::sandbox::Network;
+use crate::sandbox::Place;
 use crate::sandbox::SandboxError;
-use crate::sandbox::SandboxSpec;
 use crate::sandbox::client::Guest;
 use crate::sandbox::client::GuestError;
-use crate::sandbox::local::programs;
 use crate::task::AnswerKey;
 use crate::task::Task;
-use crate::task::repository::Repositories;
 use crate::text;
 
-/// Where the tree's objects are shown.
-const PRISTINE: &str = "/run/patchgym/pristine";
-/// Where the test script stands.
-const SCRIPT: &str = "/run/patchgym/eval.sh";
-/// Where its output goes: the private directory has room when the tests have filled the disk.
-const LOG: &str = "/run/patchgym/test_output.txt";
-/// Runs the script. Its output goes through a pipe, because a test that opens `/dev/stderr` anew would empty a file.
-/// The pipe's reader outlives an interrupt, so that what tests say about it is kept. It is waited for until it has
-/// taken everything, and for two seconds at most: a process that the tests left behind may hold the pipe for ever.
-const RUN: &str =
-    "/bin/bash /run/patchgym/eval.sh > >(trap '' INT; exec cat >/run/patchgym/test_output.txt) 2>&1
-for _ in {1..100}; do kill -0 $! 2>/dev/null || break; sleep 0.02; done
-";
 /// The shell that runs the tests.
 const SESSION: &str = "test";
 /// Bytes of the log that are taken from each of its ends; 64 MiB in all.
@@ -80,31 +65,58 @@ impl Default for GradeOptions {
 
 /// Grades each patch in a sandbox of its own.
 pub struct SandboxedGrader {
-    backend: Arc<dyn Backend>,
-    repositories: Arc<Repositories>,
-    data: Arc<Data>,
+    sites: Sites,
     options: GradeOptions,
 }
 
 /// One grading, all that does not change from one sandbox to the next.
 struct Job<'a> {
-    spec: SandboxSpec,
-    start: SessionStart,
+    site: Site,
     patch: &'a [u8],
     key: &'a AnswerKey,
     expectation: Expectation<'a>,
+    tests: HiddenTests<'a>,
+}
+
+/// What runs the hidden tests of a task.
+enum HiddenTests<'a> {
+    /// The benchmark's own script, made for its image.
+    Official(&'a str),
+    /// A command.
+    Command(String),
+}
+
+/// Where a grading's files are in its sandbox. The private directory has room when the tests have filled the disk.
+struct Files {
+    test_patch: String,
     script: String,
+    log: String,
+}
+
+impl Files {
+    fn of(place: &Place) -> Self {
+        let at = |name: &str| format!("{}/{name}", place.private);
+        Self { test_patch: at("test.patch"), script: at("eval.sh"), log: at("test_output.txt") }
+    }
+
+    /// Runs the script. Its output goes through a pipe, because a test that opens `/dev/stderr` anew would empty a
+    /// file. The pipe's reader outlives an interrupt, so that what tests say about it is kept. It is waited for until
+    /// it has taken everything, and for two seconds at most: a process that the tests left behind may hold the pipe
+    /// for ever.
+    fn command(&self) -> String {
+        let (script, log) = (script::word(&self.script), script::word(&self.log));
+        format!(
+            "/bin/bash {script} > >(trap '' INT; exec cat >{log}) 2>&1
+for _ in {{1..100}}; do kill -0 $! 2>/dev/null || break; sleep 0.02; done
+"
+        )
+    }
 }
 
 impl SandboxedGrader {
-    /// A grader whose sandboxes are `backend`'s and whose repositories come from `repositories`.
-    pub fn new(
-        backend: Arc<dyn Backend>,
-        repositories: Arc<Repositories>,
-        data: Arc<Data>,
-        options: GradeOptions,
-    ) -> Self {
-        Self { backend, repositories, data, options }
+    /// A grader whose sandboxes are made of what `sites` gives.
+    pub fn new(sites: Sites, options: GradeOptions) -> Self {
+        Self { sites, options }
     }
 
     async fn graded(&self, task: &Task, key: &AnswerKey, patch: &[u8]) -> Graded {
@@ -115,25 +127,15 @@ impl SandboxedGrader {
             Ok(expectation) => expectation,
             Err(error) => return unrun(failure(GradeError::Task, error.to_string())),
         };
-        let Some(test_cmd) = &key.test_cmd else {
-            return unrun(failure(GradeError::Task, "the task has no test command".into()));
+        let site = match self.sites.site(task, self.options.network).await {
+            Ok(site) => site,
+            Err(error) => return unrun(failure(blame(&error), one_line(&error))),
         };
-        let (spec, base_commit) = match self.pristine(task).await {
-            Ok(pristine) => pristine,
-            Err(problem) => return unrun(failure(GradeError::Sandbox, problem)),
+        let tests = match HiddenTests::of(key, &site) {
+            Ok(tests) => tests,
+            Err(problem) => return unrun(failure(GradeError::Task, problem.into())),
         };
-        let tests = Tests {
-            workdir: &task.workdir,
-            base_commit: &base_commit,
-            test_patch: &key.test_patch,
-            test_cmd,
-        };
-        let start = SessionStart {
-            cwd: task.workdir.clone(),
-            env: spec.environment(),
-            exports: Vec::new(),
-        };
-        let job = Job { start, patch, key, expectation, script: script::script(&tests), spec };
+        let job = Job { site, patch, key, expectation, tests };
         let mut problem = String::new();
         for _ in 0..SANDBOXES {
             match self.attempt(&job).await {
@@ -144,42 +146,20 @@ impl SandboxedGrader {
                 }
             }
         }
-        Graded { script: job.script, ..unrun(failure(GradeError::Sandbox, problem)) }
-    }
-
-    /// The sandbox of a task, with its pristine repository, and the commit that this stands at; or what went wrong.
-    async fn pristine(&self, task: &Task) -> Result<(SandboxSpec, String), String> {
-        let (repositories, data) = (Arc::clone(&self.repositories), Arc::clone(&self.data));
-        let (task, network) = (task.clone(), self.options.network);
-        let made = tokio::task::spawn_blocking(move || {
-            let prepared = repositories.prepare(&task, &data).map_err(|error| one_line(&error))?;
-            let mut spec =
-                SandboxSpec { workdir: task.workdir.clone(), network, ..SandboxSpec::default() };
-            spec.mounts = vec![
-                Mount { source: prepared.tree, target: task.workdir, access: Access::CopyOnWrite },
-                Mount {
-                    source: prepared.objects,
-                    target: PRISTINE.into(),
-                    access: Access::ReadOnly,
-                },
-            ];
-            programs::require(&mut spec, &task.requires).map_err(|error| one_line(&error))?;
-            Ok((spec, prepared.commit))
-        });
-        made.await.map_err(|error| one_line(&error))?
+        unrun(failure(GradeError::Sandbox, problem))
     }
 
     /// Grades in one sandbox.
     async fn attempt(&self, job: &Job<'_>) -> Result<Graded, SandboxError> {
         let started = Instant::now();
-        let mut sandbox = self.backend.create(&job.spec).await?;
+        let mut sandbox = self.sites.backend.create(&job.site.spec).await?;
         let graded = match sandbox.connect().await {
-            Ok(guest) => match self.grade_with(&guest, job, started).await {
+            Ok(guest) => match self.grade_with(&guest, sandbox.place(), job, started).await {
                 Ok(graded) => Ok(graded),
-                Err(GuestError::Lost) => {
+                Err(EnvError::Guest(GuestError::Lost)) => {
                     Err(SandboxError::Guest(loss(&sandbox.post_mortem().await)))
                 }
-                Err(error) => Err(SandboxError::Guest(error.to_string())),
+                Err(error) => Err(SandboxError::Guest(one_line(&error))),
             },
             Err(error) => Err(error),
         };
@@ -193,16 +173,23 @@ impl SandboxedGrader {
     async fn grade_with(
         &self,
         guest: &Guest,
+        place: &Place,
         job: &Job<'_>,
         started: Instant,
-    ) -> Result<Graded, GuestError> {
+    ) -> Result<Graded, EnvError> {
+        let files = Files::of(place);
+        let script = match job.script(place, &files) {
+            Ok(script) => script,
+            Err(error) => return Ok(unrun(failure(GradeError::Task, error.to_string()))),
+        };
+        job.site.complete(guest).await?;
         let mut times = Times { sandbox: started.elapsed().as_secs_f64(), ..Times::default() };
         let applying = Instant::now();
-        let apply = apply::apply(guest, &job.start, job.patch).await?;
+        let apply = apply::apply(guest, place, job.patch).await?;
         times.apply = applying.elapsed().as_secs_f64();
         let (verdict, log) = if apply.method.is_some() {
             let testing = Instant::now();
-            let (ending, log) = self.run_tests(guest, job).await?;
+            let (ending, log) = self.run_tests(guest, place, &files, &script, job).await?;
             times.test = testing.elapsed().as_secs_f64();
             self.judge(job, ending, log)
         } else {
@@ -212,21 +199,25 @@ impl SandboxedGrader {
             )
         };
         let verdict = Verdict { apply: Some(apply), times, ..verdict };
-        Ok(Graded { verdict, log, script: job.script.clone() })
+        Ok(Graded { verdict, log, script })
     }
 
     /// Runs the script; gives how it ended, and what it printed.
     async fn run_tests(
         &self,
         guest: &Guest,
+        place: &Place,
+        files: &Files,
+        script: &str,
         job: &Job<'_>,
     ) -> Result<(Ending, Vec<u8>), GuestError> {
         let test_patch = apply::with_final_newline(job.key.test_patch.as_bytes());
-        guest.write(script::TEST_PATCH, None, &test_patch).await?;
-        guest.write(SCRIPT, None, job.script.as_bytes()).await?;
-        guest.open_session(SESSION, &job.start).await?;
-        let result = guest.run(SESSION, RUN.as_bytes(), self.options.timeout, 0).await?;
-        Ok((result.ending, both_ends(guest, LOG, LOG_END).await?))
+        guest.write(&files.test_patch, None, &test_patch).await?;
+        guest.write(&files.script, None, script.as_bytes()).await?;
+        guest.open_session(SESSION, &place.shell()).await?;
+        let command = files.command();
+        let result = guest.run(SESSION, command.as_bytes(), self.options.timeout, 0).await?;
+        Ok((result.ending, both_ends(guest, &files.log, LOG_END).await?))
     }
 
     /// What the log of a script that ended this way says, and the log as it is to be kept.
@@ -273,6 +264,54 @@ impl Grader for SandboxedGrader {
         let mut graded = self.graded(task, key, patch).await;
         graded.verdict.times.total = started.elapsed().as_secs_f64();
         graded
+    }
+}
+
+impl<'a> HiddenTests<'a> {
+    /// Those of a task at a site, or why there are none.
+    fn of(key: &'a AnswerKey, site: &Site) -> Result<Self, &'static str> {
+        match (&key.eval_script, &site.environment, &key.test_cmd) {
+            (Some(official), Some(_), _) => Ok(Self::Official(official)),
+            (_, _, Some(test_cmd)) => Ok(Self::Command(test_cmd.clone())),
+            (None, Some(environment), None) => Ok(Self::Command(script::with_test_files(
+                &environment.recipe.test,
+                &key.test_patch,
+            ))),
+            (Some(_), None, None) => Err("its script is for an image"),
+            (None, None, None) => Err("the task has no test command"),
+        }
+    }
+}
+
+impl Job<'_> {
+    /// The script that runs the hidden tests in a sandbox.
+    fn script(&self, place: &Place, files: &Files) -> Result<String, ForeignScript> {
+        match &self.tests {
+            HiddenTests::Official(official) => official::adapted(official, &place.workdir),
+            HiddenTests::Command(test_cmd) => Ok(script::script(&Tests {
+                workdir: &place.workdir,
+                base_commit: &self.site.commit,
+                test_patch: &self.key.test_patch,
+                test_patch_file: &files.test_patch,
+                test_cmd,
+            })),
+        }
+    }
+}
+
+/// Whose fault it is that there is nothing to grade in.
+fn blame(error: &EnvError) -> GradeError {
+    match error {
+        EnvError::Environment(PrepareError::NoRecipe { .. } | PrepareError::NoPython { .. }) => {
+            GradeError::Task
+        }
+        EnvError::Environment(_)
+        | EnvError::Repository(_)
+        | EnvError::Sandbox(_)
+        | EnvError::Guest(_)
+        | EnvError::Tools(_)
+        | EnvError::NotReset
+        | EnvError::Preparation(_) => GradeError::Sandbox,
     }
 }
 
@@ -354,12 +393,15 @@ mod tests {
     use crate::sandbox::local::backend::Local;
 
     use super::*;
+    use crate::sandbox::Backend;
+    use crate::sandbox::SandboxSpec;
 
     #[tokio::test]
     async fn a_long_file_keeps_its_ends_and_a_short_one_everything() {
         let mut sandbox = Local::new().create(&SandboxSpec::default()).await.unwrap();
         let guest = sandbox.connect().await.unwrap();
-        guest.write(LOG, None, b"0123456789").await.unwrap();
+        let log = Files::of(sandbox.place()).log;
+        guest.write(&log, None, b"0123456789").await.unwrap();
         for (end, expected) in [
             (10, "0123456789"),
             (20, "0123456789"),
@@ -367,7 +409,7 @@ mod tests {
             (8, "0123456789"),
             (4, "0123\n[2 bytes left out]\n6789"),
         ] {
-            assert_eq!(text::lossy(&both_ends(&guest, LOG, end).await.unwrap()), expected);
+            assert_eq!(text::lossy(&both_ends(&guest, &log, end).await.unwrap()), expected);
         }
         sandbox.close().await.unwrap();
     }

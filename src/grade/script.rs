@@ -3,8 +3,11 @@
 use crate::grade::compare;
 use crate::grade::diff;
 
-/// Where the script expects the change that brings the hidden tests.
-pub const TEST_PATCH: &str = "/run/patchgym/test.patch";
+/// Endings of files that are not given to a test command, as in the harness 4.x.
+const NO_TESTS: [&[u8]; 11] = [
+    b".json", b".png", b".csv", b".txt", b".md", b".jpg", b".jpeg", b".pkl", b".yml", b".yaml",
+    b".toml",
+];
 
 /// What a script is made of.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +18,8 @@ pub struct Tests<'a> {
     pub base_commit: &'a str,
     /// The change that brings the hidden tests.
     pub test_patch: &'a str,
+    /// Where a copy of it stands.
+    pub test_patch_file: &'a str,
     /// The command that runs them.
     pub test_cmd: &'a str,
 }
@@ -35,7 +40,7 @@ pub fn script(tests: &Tests<'_>) -> String {
     ];
     lines.extend(restore.iter().cloned());
     if !tests.test_patch.trim().is_empty() {
-        lines.push(format!("git apply --verbose {TEST_PATCH}"));
+        lines.push(format!("git apply --verbose {}", word(tests.test_patch_file)));
     }
     lines.extend([
         format!(": '{}'", compare::START),
@@ -66,6 +71,27 @@ fn restore(tests: &Tests<'_>) -> Vec<String> {
             .push(format!("git --literal-pathspecs checkout {commit} -- {}", list(&files.present)));
     }
     commands
+}
+
+/// `command` with the files of a test patch that can be tests behind it.
+pub fn with_test_files(command: &str, test_patch: &str) -> String {
+    let files = diff::files(test_patch.as_bytes());
+    let is_test = |path: &&Vec<u8>| !NO_TESTS.iter().any(|suffix| path.ends_with(suffix));
+    let mut paths: Vec<&Vec<u8>> =
+        files.present.iter().chain(&files.added).filter(is_test).collect();
+    paths.sort_unstable();
+    let words = paths.into_iter().map(|path| quoted(path));
+    [command.to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// A path as one word of bash, as it is where nothing in it means anything to bash.
+pub(crate) fn word(path: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    if !path.is_empty() && path.bytes().all(is_plain) {
+        path.to_owned()
+    } else {
+        quoted(path.as_bytes())
+    }
 }
 
 /// Bytes as one word of bash.
@@ -109,6 +135,29 @@ mod tests {
     }
 
     #[test]
+    fn only_files_that_can_be_tests_are_given_to_a_command() {
+        let of = |path: &str, added: &str| {
+            format!(
+                "diff --git a/{path} b/{path}\n{added}--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-a\n+b\n"
+            )
+        };
+        let patch = of("t/test_b.py", "")
+            + &of("t/a.json", "")
+            + &of("t/it's.py", "new file mode 100644\n");
+        assert_eq!(
+            with_test_files("pytest -rA", &patch),
+            "pytest -rA 't/it'\\''s.py' 't/test_b.py'"
+        );
+        assert_eq!(with_test_files("pytest -rA", ""), "pytest -rA");
+    }
+
+    #[test]
+    fn a_path_is_quoted_where_it_has_to_be() {
+        assert_eq!(word("/run/patchgym/eval.sh"), "/run/patchgym/eval.sh");
+        assert_eq!(word("/home/a b/it's"), r"'/home/a b/it'\''s'");
+    }
+
+    #[test]
     fn checkout_never_runs_without_paths() {
         let added = "diff --git a/t/new.py b/t/new.py\nnew file mode 100644\n--- /dev/null\n+++ b/t/new.py\n\
             @@ -0,0 +1 @@\n+x\n";
@@ -116,6 +165,7 @@ mod tests {
             workdir: "/testbed",
             base_commit: "c0ffee",
             test_patch: added,
+            test_patch_file: "/run/patchgym/test.patch",
             test_cmd: "pytest -rA t/new.py",
         };
         let expected = "#!/bin/bash\nset -uxo pipefail\ncd '/testbed'\n\

@@ -1,7 +1,8 @@
 //! The first process of a local sandbox: builds it, holds its namespaces, starts guests, reaps processes.
 //!
 //! Takes a [`Setup`] and requests from the host over the control socket, which is its standard input. When the socket
-//! closes, for whatever reason, init exits, and with it every process and mount of the sandbox.
+//! closes, for whatever reason, init exits, and with it every process and mount of the sandbox. Without namespaces it
+//! ends the processes that descend from it and removes the sandbox's folder first.
 
 use std::io;
 use std::io::IoSliceMut;
@@ -9,6 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use rustix::event::PollFd;
 use rustix::event::PollFlags;
@@ -18,8 +20,11 @@ use rustix::net::RecvFlags;
 use rustix::process::Pid;
 use rustix::process::Signal;
 use rustix::process::WaitOptions;
+use rustix::thread::CapabilitySet;
 use rustix::thread::UnshareFlags;
 
+use crate::guest::processes::Descendants;
+use crate::guest::processes::Spared;
 use crate::guest::server;
 use crate::guest::server::Place;
 use crate::protocol::setup::FromInit;
@@ -30,11 +35,24 @@ use crate::protocol::setup::ToInit;
 use crate::protocol::setup::Walls;
 use crate::protocol::wire;
 use crate::sandbox::local::cage;
+use crate::sandbox::local::cage::Besides;
+use crate::sandbox::local::fence::Fence;
 use crate::sandbox::local::namespaces;
 use crate::sandbox::local::namespaces::Fork;
+use crate::sandbox::local::removal;
 use crate::sandbox::local::root;
 use crate::sandbox::local::root::BuildError;
 use crate::sandbox::local::root::During;
+
+/// What is put around a guest when it starts.
+enum Cage {
+    /// The filter of system calls; init's namespaces hold the guest already.
+    Namespaces,
+    /// Landlock's rules and the filter.
+    Landlock(Fence, Reach),
+    /// Nothing.
+    Open,
+}
 
 /// Runs the stages of init; returns the exit code.
 pub(crate) fn main() -> i32 {
@@ -42,6 +60,8 @@ pub(crate) fn main() -> i32 {
     let mut control = UnixStream::from(control);
     // Nothing of the caller is kept: not its terminal, not its open files. Standard streams become harmless.
     let _ = rustix::process::setsid();
+    // What is made in the sandbox is the same whatever the caller's mask is.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let setup: Setup = match wire::read_frame(&mut control) {
         Ok(Some(setup)) => setup,
         Ok(None) | Err(_) => return 1,
@@ -70,8 +90,8 @@ fn enter(setup: &Setup, control: &UnixStream) -> Result<i32, BuildError> {
     let null_number = std::os::fd::AsRawFd::as_raw_fd(&null);
     let first_free = control_number.max(null_number).unsigned_abs() + 1;
     namespaces::close_from(first_free).during(|| "closing inherited files".into())?;
-    match setup.walls {
-        Walls::Namespaces { ids, network } => {
+    match &setup.walls {
+        &Walls::Namespaces { ids, network } => {
             let sources = enter_namespaces(setup, ids, network)?;
             // A process moves into a new process namespace only by its children, the first of which is its init.
             match namespaces::fork().during(|| "starting init".into())? {
@@ -84,22 +104,45 @@ fn enter(setup: &Setup, control: &UnixStream) -> Result<i32, BuildError> {
                         namespaces::loopback_up().during(|| "bringing up loopback".into())?;
                     }
                     let written = root::build(setup, sources)?;
-                    serve(
-                        control,
-                        Place {
-                            workdir: setup.workdir.clone(),
-                            private: root::PRIVATE.into(),
-                            written,
-                        },
-                    )
+                    let place = Place {
+                        workdir: setup.workdir.clone(),
+                        private: root::PRIVATE.into(),
+                        written,
+                        processes: Descendants::of_this_process(),
+                    };
+                    serve(control, &place, &Cage::Namespaces)
                 }
             }
         }
-        Walls::Landlock | Walls::None => Err(BuildError {
-            what: "building a sandbox without namespaces".into(),
-            source: io::ErrorKind::Unsupported.into(),
-        }),
+        Walls::Landlock { folder, readable, network } => {
+            let fence = Fence::new(Path::new(folder), readable)
+                .during(|| "making the rules of Landlock".into())?;
+            serve_in(Path::new(folder), setup, control, &Cage::Landlock(fence, *network))
+        }
+        Walls::None { folder } => serve_in(Path::new(folder), setup, control, &Cage::Open),
     }
+}
+
+/// Serves the control socket for a sandbox that is a folder of the machine, and leaves nothing of it.
+fn serve_in(
+    folder: &Path,
+    setup: &Setup,
+    control: &UnixStream,
+    cage: &Cage,
+) -> Result<i32, BuildError> {
+    // Orphans become children of init, so that whatever the sandbox starts goes on descending from it.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .during(|| "taking in orphans".into())?;
+    let place = Place {
+        workdir: setup.workdir.clone(),
+        private: folder.join("run"),
+        written: None,
+        processes: Descendants::of_this_process(),
+    };
+    let served = serve(control, &place, cage);
+    place.processes.end_others(&Spared::default());
+    removal::remove(folder).during(|| format!("removing {}", folder.display()))?;
+    served
 }
 
 fn enter_namespaces(
@@ -107,8 +150,11 @@ fn enter_namespaces(
     ids: Ids,
     network: Reach,
 ) -> Result<Vec<Option<OwnedFd>>, BuildError> {
-    let mut flags =
-        UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
+    let mut flags = UnshareFlags::NEWNS
+        | UnshareFlags::NEWPID
+        | UnshareFlags::NEWIPC
+        | UnshareFlags::NEWUTS
+        | UnshareFlags::NEWCGROUP;
     if network == Reach::Nothing {
         flags |= UnshareFlags::NEWNET;
     }
@@ -146,8 +192,10 @@ fn mapped_user_namespace(first: u32) -> Result<OwnedFd, BuildError> {
     let (mut ours, mut theirs) = UnixStream::pair().during(|| "making a socket".into())?;
     match namespaces::fork().during(|| "starting a process".into())? {
         Fork::Child => {
-            let made = namespaces::unshare(UnshareFlags::NEWUSER).is_ok();
-            let _ = io::Write::write_all(&mut theirs, &[u8::from(made)]);
+            let made = namespaces::unshare(UnshareFlags::NEWUSER);
+            let errno =
+                made.map_or_else(|error| error.raw_os_error().unwrap_or(libc::EPERM), |()| 0);
+            let _ = io::Write::write_all(&mut theirs, &errno.to_ne_bytes());
             drop(ours);
             // Waits until the parent has taken the namespace and closes the socket.
             let _ = io::Read::read(&mut theirs, &mut [0]);
@@ -155,14 +203,13 @@ fn mapped_user_namespace(first: u32) -> Result<OwnedFd, BuildError> {
         }
         Fork::Parent(child) => {
             drop(theirs);
-            let mut made = [0];
-            io::Read::read_exact(&mut ours, &mut made)
+            let mut errno = [0; 4];
+            io::Read::read_exact(&mut ours, &mut errno)
                 .during(|| "making a user namespace".into())?;
-            let result = if made == [1] {
-                take_user_namespace(child, first)
-            } else {
-                Err(io::Error::from_raw_os_error(libc::EPERM))
-                    .during(|| "making a user namespace".into())
+            let result = match i32::from_ne_bytes(errno) {
+                0 => take_user_namespace(child, first),
+                errno => Err(io::Error::from_raw_os_error(errno))
+                    .during(|| "making a user namespace".into()),
             };
             drop(ours);
             let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
@@ -183,10 +230,11 @@ fn take_user_namespace(child: Pid, first: u32) -> Result<OwnedFd, BuildError> {
 }
 
 /// Serves the control socket until it closes.
-fn serve(control: &UnixStream, place: Place) -> Result<i32, BuildError> {
+fn serve(control: &UnixStream, place: &Place, cage: &Cage) -> Result<i32, BuildError> {
     cage::hide_from_tracing().during(|| "hiding init".into())?;
     let children = namespaces::child_signal().during(|| "watching children".into())?;
     let mut guest: Option<Pid> = None;
+    let mut number = 0;
     let mut stream = control;
     wire::write_frame(&mut stream, &FromInit::Ready)
         .map_err(io::Error::other)
@@ -205,7 +253,8 @@ fn serve(control: &UnixStream, place: Place) -> Result<i32, BuildError> {
                 if guest == Some(pid) {
                     guest = None;
                     let signal = status.terminating_signal().unwrap_or_default();
-                    let _ = wire::write_frame(&mut stream, &FromInit::GuestEnded { signal });
+                    let _ =
+                        wire::write_frame(&mut stream, &FromInit::GuestEnded { number, signal });
                 }
             }
         }
@@ -220,18 +269,43 @@ fn serve(control: &UnixStream, place: Place) -> Result<i32, BuildError> {
                 let _ = rustix::process::kill_process(old, Signal::KILL);
             }
             match namespaces::fork().during(|| "starting a guest".into())? {
-                Fork::Parent(pid) => guest = Some(pid),
-                Fork::Child => finish(run_guest(UnixStream::from(socket), &place)),
+                Fork::Parent(pid) => {
+                    guest = Some(pid);
+                    number += 1;
+                }
+                Fork::Child => finish(run_guest(UnixStream::from(socket), place, cage)),
             }
         }
     }
 }
 
-fn run_guest(stream: UnixStream, place: &Place) -> i32 {
+impl Cage {
+    /// Puts the calling process and all it starts into the cage.
+    fn close(&self) -> io::Result<()> {
+        match self {
+            Cage::Namespaces => {
+                cage::limit_processes()?;
+                cage::forbid_core_dumps()?;
+                cage::drop_capabilities(cage::container_capabilities())?;
+                cage::forbid_system_calls(Besides::Namespaces)
+            }
+            Cage::Landlock(fence, network) => {
+                cage::forbid_core_dumps()?;
+                cage::drop_capabilities(CapabilitySet::empty())?;
+                fence.close()?;
+                cage::forbid_system_calls(Besides::Landlock { network: *network })
+            }
+            Cage::Open => Ok(()),
+        }
+    }
+}
+
+fn run_guest(stream: UnixStream, place: &Place, cage: &Cage) -> i32 {
     let prepared = cage::hide_from_tracing()
         .and_then(|()| namespaces::unblock_signals())
-        .and_then(|()| cage::drop_capabilities())
-        .and_then(|()| cage::forbid_system_calls());
+        // A guest whose init is gone would no longer know which processes are the sandbox's.
+        .and_then(|()| Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?))
+        .and_then(|()| cage.close());
     if prepared.is_err() {
         return 1;
     }
@@ -250,9 +324,9 @@ fn receive_descriptor(control: &UnixStream) -> io::Result<Option<OwnedFd>> {
         &mut ancillary,
         RecvFlags::CMSG_CLOEXEC,
     )?;
-    Ok(ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
+    Ok(ancillary.drain().find_map(|message| {
+        let RecvAncillaryMessage::ScmRights(mut descriptors) = message else { return None };
+        descriptors.next()
     }))
 }
 

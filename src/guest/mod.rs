@@ -9,6 +9,7 @@ mod change;
 pub mod disk;
 pub mod edit;
 pub mod files;
+mod git;
 mod init;
 mod nearest;
 mod output;
@@ -18,6 +19,7 @@ pub mod search;
 pub mod server;
 pub mod shell;
 pub mod tree;
+mod written;
 
 use std::process::ExitCode;
 

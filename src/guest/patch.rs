@@ -3,45 +3,41 @@
 //! Git does the comparing, with a repository directory of the guest's own: its index, objects, configuration and
 //! attributes. The model's index, HEAD and configuration are neither read nor touched, and its `.git` may be gone.
 
-use std::collections::hash_map::DefaultHasher;
-use std::fs::File;
-use std::hash::Hash;
-use std::hash::Hasher;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::io;
-use std::io::Read;
-use std::os::fd::AsFd;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Stdio;
-use std::time::Duration;
 
-use rustix::fs::AtFlags;
-use rustix::fs::Mode;
-use rustix::fs::OFlags;
+use memchr::memmem;
 
 use crate::guest::cancel::Cancel;
 use crate::guest::disk::TEMPORARY;
+use crate::guest::git::Git;
+use crate::guest::git::GitError;
+use crate::guest::written;
+use crate::guest::written::Written;
 use crate::protocol::wire::CHUNK;
 use crate::protocol::wire::Fault;
 use crate::protocol::wire::Receipt;
 
 /// Where the pristine objects stand, when the backend keeps them out of the model's reach.
 const PRISTINE: &str = "pristine";
-/// Largest patch that is taken, in bytes.
-const MAX_PATCH: u64 = 256 << 20;
+/// Largest file that goes into a patch, and most bytes of all written files that do.
+const MAX_FILE: u64 = 32 << 20;
+const MAX_FILES: u64 = 96 << 20;
+/// How often the work tree is looked at again when its files change meanwhile.
+const ATTEMPTS: usize = 3;
+/// Paths that are given to one command.
+const PATHS: usize = 500;
 
-/// Configuration of the guest's repository directory. Modification times are enough to see a change, because the
-/// pristine tree's are long past; owner and inode differ between the machine that wrote the index and the sandbox.
-const CONFIG: &str = "[core]
-\trepositoryformatversion = 0
-\tbare = false
+/// Configuration of the guest's repository directory.
+const CONFIG: &str = "\tbare = false
 \tfileMode = true
 \tsymlinks = true
-\tcheckStat = minimal
-\ttrustCtime = false
 \tautocrlf = false
 \tsafecrlf = false
 \tquotePath = false
@@ -50,6 +46,7 @@ const CONFIG: &str = "[core]
 \thooksPath = /dev/null
 \tfsmonitor = false
 \tuntrackedCache = false
+\tsplitIndex = false
 [advice]
 \taddEmbeddedRepo = false
 [gc]
@@ -57,6 +54,10 @@ const CONFIG: &str = "[core]
 [index]
 \tthreads = 1
 ";
+
+/// For an index that another machine wrote: owner, inode and change time differ in the sandbox, so that comparing them
+/// would mean to read every file. Of what was written since, nothing in the index is believed.
+const FOREIGN: &str = "\tcheckStat = minimal\n\ttrustCtime = false\n";
 
 /// These come before every `.gitattributes`: contents are taken as they are, and one driver decides about text.
 const ATTRIBUTES: &str = "* -text !eol -filter -ident !working-tree-encoding diff=patchgym\n";
@@ -70,6 +71,8 @@ pub(crate) struct Extraction<'a> {
     pub(crate) private: &'a Path,
     /// The work tree.
     pub(crate) root: &'a Path,
+    /// Holds what was written in it, when the backend keeps that apart.
+    pub(crate) written: Option<BorrowedFd<'a>>,
     /// Stops long commands.
     pub(crate) cancel: &'a Cancel,
 }
@@ -77,34 +80,55 @@ pub(crate) struct Extraction<'a> {
 impl Extraction<'_> {
     /// Records the work tree as it is now; gives git's name of the tree.
     pub(crate) fn start(&self) -> Result<String, Fault> {
-        let git = self.directory();
-        let made = (|| {
-            optional(fs_err::remove_dir_all(&git))?;
-            for name in ["objects/info", "refs", "info"] {
-                fs_err::create_dir_all(git.join(name))?;
-            }
-            fs_err::write(git.join("HEAD"), "ref: refs/heads/none\n")?;
-            fs_err::write(git.join("config"), CONFIG)?;
-            fs_err::write(git.join("info/attributes"), ATTRIBUTES)?;
-            let own = self.root.join(".git");
-            let mut alternates = Vec::new();
-            for objects in [self.private.join(PRISTINE), own.join("objects")] {
-                if objects.is_dir() {
-                    alternates.extend_from_slice(objects.as_os_str().as_bytes());
-                    alternates.push(b'\n');
-                }
-            }
-            fs_err::write(git.join("objects/info/alternates"), alternates)?;
-            let excluded = optional(fs_err::read(own.join("info/exclude")))?.unwrap_or_default();
-            fs_err::write(
-                git.join("info/exclude"),
-                [&excluded, EXCLUDED.as_bytes(), TEMPORARY.as_bytes(), b"*\n"].concat(),
-            )?;
-            optional(fs_err::copy(own.join("index"), git.join("index")))?;
-            Ok(())
-        })();
-        made.map_err(|error: io::Error| Fault::Failed(error.to_string()))?;
-        self.tree()
+        let own = self.root.join(".git");
+        self.make(&own).map_err(|error| Fault::Failed(error.to_string()))?;
+        if self.written.is_some() {
+            let copied =
+                optional(fs_err::copy(own.join("index"), self.git().directory.join("index")));
+            copied.map_err(|error| Fault::Failed(error.to_string()))?;
+        }
+        self.disbelieve(&self.written()?)?;
+        self.tree(&[])
+    }
+
+    fn written(&self) -> Result<Vec<Written>, Fault> {
+        self.written
+            .map_or_else(|| Ok(Vec::new()), |directory| written::files(directory, self.cancel))
+    }
+
+    /// Makes the guest's repository directory beside the work tree's own.
+    fn make(&self, own: &Path) -> io::Result<()> {
+        let git = self.git().directory;
+        optional(fs_err::remove_dir_all(&git))?;
+        for name in ["objects/info", "refs", "info"] {
+            fs_err::create_dir_all(git.join(name))?;
+        }
+        fs_err::write(git.join("HEAD"), "ref: refs/heads/none\n")?;
+        let theirs = optional(fs_err::read_to_string(own.join("config")))?.unwrap_or_default();
+        let (version, extensions) = if has_long_names(&theirs) {
+            (1, "[extensions]\n\tobjectFormat = sha256\n")
+        } else {
+            (0, "")
+        };
+        let compared = if self.written.is_some() { FOREIGN } else { "" };
+        fs_err::write(
+            git.join("config"),
+            format!(
+                "[core]\n\trepositoryFormatVersion = {version}\n{compared}{CONFIG}{extensions}"
+            ),
+        )?;
+        fs_err::write(git.join("info/attributes"), ATTRIBUTES)?;
+        let pristine = self.private.join(PRISTINE);
+        let objects = if pristine.is_dir() { pristine } else { own.join("objects") };
+        fs_err::write(
+            git.join("objects/info/alternates"),
+            [objects.as_os_str().as_bytes(), b"\n"].concat(),
+        )?;
+        let excluded = optional(fs_err::read(own.join("info/exclude")))?.unwrap_or_default();
+        fs_err::write(
+            git.join("info/exclude"),
+            [&excluded, EXCLUDED.as_bytes(), TEMPORARY.as_bytes(), b"*\n"].concat(),
+        )
     }
 
     /// Sends the patch from `start_tree` to the work tree in pieces.
@@ -116,192 +140,252 @@ impl Extraction<'_> {
         if !start_tree.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(Fault::Failed("the start tree is not an object name".into()));
         }
-        let end_tree = self.tree()?;
+        if !self.git().directory.join("HEAD").exists() {
+            // The model cleared the directory. Without an index every file is read once more.
+            self.make(&self.root.join(".git")).map_err(|error| Fault::Failed(error.to_string()))?;
+            self.git().run(["read-tree", start_tree])?;
+        }
+        let written = self.written()?;
+        self.disbelieve(&written)?;
+        let too_large = self.too_large(written)?;
+        let end_tree = self.tree(&too_large)?;
         let mut receipt = Receipt {
             start_tree: start_tree.to_owned(),
             end_tree: end_tree.clone(),
+            omitted: too_large.iter().map(|path| text(path)).collect(),
             applies: true,
             ..Receipt::default()
         };
         if start_tree == end_tree {
             return Ok(receipt);
         }
-        let raw = self
-            .git(&["diff-tree", "-r", "-z", "--raw", "--no-renames", start_tree, &end_tree], &[])?;
-        let changes = parse_raw(&raw);
-        receipt.files = changes
-            .iter()
-            .filter(|change| !change.nested)
-            .map(|change| change.path.clone())
-            .collect();
-        receipt.omitted = changes
-            .iter()
-            .filter(|change| change.nested)
-            .map(|change| change.path.clone())
-            .collect();
-        if receipt.files.is_empty() {
-            return Ok(receipt);
-        }
-        // Without paths all files are meant, whatever bytes their names hold.
-        let paths: &[String] = if receipt.omitted.is_empty() { &[] } else { &receipt.files };
-        let whole = self.diff(start_tree, &end_tree, Text::Detected, paths)?;
-        let mut pieces = split_patch(&whole);
-        let mut forced = Vec::new();
-        for (piece, path) in pieces.iter().zip(&receipt.files) {
-            if std::str::from_utf8(piece).is_err() {
-                forced.push(path.clone());
-                receipt.binary.push(path.clone());
-            } else if piece.windows(17).any(|window| window == b"\nGIT binary patch") {
-                receipt.binary.push(path.clone());
-            }
-        }
-        let binary = if forced.is_empty() {
-            Vec::new()
-        } else {
-            self.diff(start_tree, &end_tree, Text::Never, &forced)?
-        };
-        if !forced.is_empty() {
-            let mut replacements = split_patch(&binary).into_iter();
-            for piece in &mut pieces {
-                if std::str::from_utf8(piece).is_err()
-                    && let Some(replacement) = replacements.next()
-                {
-                    *piece = replacement;
-                }
-            }
-        }
-        let patch = pieces.concat();
-        receipt.applies =
-            self.applies(start_tree, &end_tree, &patch, receipt.omitted.is_empty())?;
+        let patch = self.difference(start_tree, &end_tree, &mut receipt)?;
+        let whole = receipt.omitted.len() == too_large.len();
+        receipt.applies = self.applies(start_tree, &end_tree, &patch, whole)?;
         for piece in patch.chunks(CHUNK) {
             send(piece.to_vec())?;
         }
         Ok(receipt)
     }
 
-    /// The work tree as a tree object.
-    fn tree(&self) -> Result<String, Fault> {
-        if let Err(error) = self.git(&["add", "--all"], &[]) {
-            // A nested repository without a commit stops `git add`; it is left out, and the receipt names the others.
-            let nested = nested_repositories(self.root);
-            if nested.is_empty() {
-                return Err(error);
+    /// The patch between two trees, without nested repositories, and with binary hunks for what is not UTF-8. Names
+    /// what it holds in the receipt.
+    fn difference(&self, start: &str, end: &str, receipt: &mut Receipt) -> Result<Vec<u8>, Fault> {
+        let raw = self.git().run(["diff-tree", "-r", "-z", "--raw", "--no-renames", start, end])?;
+        let whole = self.git().run(diff(start, end, Text::Detected))?;
+        let mut pieces = split_patch(&whole).into_iter();
+        let mut kept: Vec<(Change, Vec<&[u8]>)> = Vec::new();
+        for change in parse_raw(&raw) {
+            let own: Vec<&[u8]> = pieces.by_ref().take(change.pieces).collect();
+            if own.len() < change.pieces {
+                return Err(Fault::Failed("git diff-tree: fewer files than it lists".into()));
             }
-            let mut arguments = vec!["add".to_owned(), "--all".into(), "--".into(), ".".into()];
-            arguments.extend(nested.iter().map(|path| format!(":(exclude,top,literal){path}")));
-            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            self.git(&arguments, &[])?;
+            if change.nested {
+                receipt.omitted.push(text(&change.path));
+            } else {
+                receipt.files.push(text(&change.path));
+                kept.push((change, own));
+            }
         }
-        let tree = self.git(&["write-tree"], &[])?;
+        let is_text =
+            |pieces: &[&[u8]]| pieces.iter().all(|piece| std::str::from_utf8(piece).is_ok());
+        let other: Vec<&Change> =
+            kept.iter().filter(|(_, own)| !is_text(own)).map(|(change, _)| change).collect();
+        let mut binary = self.binary(start, end, &other)?.into_iter();
+        let mut patch = Vec::new();
+        for (change, own) in &kept {
+            if !is_text(own) {
+                receipt.binary.push(text(&change.path));
+                patch.extend(binary.next().unwrap_or_default());
+                continue;
+            }
+            if own.iter().any(|piece| memmem::find(piece, BINARY).is_some()) {
+                receipt.binary.push(text(&change.path));
+            }
+            patch.extend(own.concat());
+        }
+        Ok(patch)
+    }
+
+    /// The pieces of these changes with binary hunks.
+    fn binary(&self, start: &str, end: &str, changes: &[&Change]) -> Result<Vec<Vec<u8>>, Fault> {
+        let mut all = Vec::new();
+        for some in changes.chunks(PATHS) {
+            let mut arguments = diff(start, end, Text::Never);
+            arguments.extend(some.iter().map(|change| OsString::from_vec(change.path.clone())));
+            let whole = self.git().run(arguments)?;
+            let mut pieces = split_patch(&whole).into_iter();
+            all.extend(
+                some.iter()
+                    .map(|change| pieces.by_ref().take(change.pieces).collect::<Vec<_>>().concat()),
+            );
+        }
+        Ok(all)
+    }
+
+    /// Takes what the index says of written files out of it: a file of the same size and time, as a move or a copy
+    /// that keeps times leaves, would pass for the old one.
+    fn disbelieve(&self, written: &[Written]) -> Result<(), Fault> {
+        if written.is_empty() {
+            return Ok(());
+        }
+        let paths: HashSet<&[u8]> = written.iter().map(|file| file.path.as_slice()).collect();
+        let listed = self.git().run(["ls-files", "--stage", "-z"])?;
+        let mut entries = Vec::new();
+        for entry in listed.split_inclusive(|byte| *byte == 0) {
+            let path = entry.splitn(2, |byte| *byte == b'\t').nth(1).unwrap_or_default();
+            if paths.contains(path.strip_suffix(b"\0").unwrap_or(path)) {
+                entries.extend_from_slice(entry);
+            }
+        }
+        if !entries.is_empty() {
+            self.git().run_with(["update-index", "-z", "--index-info"], &entries)?;
+        }
+        Ok(())
+    }
+
+    /// The written files that a patch cannot hold, largest first.
+    fn too_large(&self, mut written: Vec<Written>) -> Result<Vec<Vec<u8>>, Fault> {
+        let all = |written: &[Written]| written.iter().map(|file| file.size).sum::<u64>();
+        written.sort_by(|one, other| {
+            other.size.cmp(&one.size).then_with(|| one.path.cmp(&other.path))
+        });
+        let is_too_large = |written: &[Written]| {
+            all(written) > MAX_FILES || written.first().is_some_and(|file| file.size > MAX_FILE)
+        };
+        if !is_too_large(&written) {
+            return Ok(Vec::new());
+        }
+        // What is in a nested repository or ignored does not go into the patch anyway.
+        for nested in nested_repositories(self.root) {
+            let inside = [nested.as_slice(), b"/"].concat();
+            written.retain(|file| !file.path.starts_with(&inside));
+        }
+        let listed: Vec<u8> =
+            written.iter().flat_map(|file| [file.path.as_slice(), b"\0"].concat()).collect();
+        let ignored = match self.git().run_with(["check-ignore", "-z", "--stdin"], &listed) {
+            Err(GitError::Status(1, _)) => Vec::new(),
+            other => other?,
+        };
+        let ignored: HashSet<&[u8]> = ignored.split(|byte| *byte == 0).collect();
+        written.retain(|file| !ignored.contains(file.path.as_slice()));
+        let mut rest = written.as_slice();
+        let mut large = Vec::new();
+        while let Some((first, later)) = rest.split_first()
+            && is_too_large(rest)
+        {
+            large.push(first.path.clone());
+            rest = later;
+        }
+        Ok(large)
+    }
+
+    /// The work tree as a tree object, except for the files `left_out`.
+    fn tree(&self, left_out: &[Vec<u8>]) -> Result<String, Fault> {
+        let mut arguments: Vec<OsString> = ["add", "--all", "--", "."].map(Into::into).to_vec();
+        arguments.extend(left_out.iter().map(|path| excluding(path)));
+        let mut attempt = 1;
+        loop {
+            match self.git().run(&arguments) {
+                Ok(_) => break,
+                Err(GitError::Cancelled) => return Err(Fault::Cancelled),
+                // A background job may remove a file while it is read.
+                Err(_) if attempt < ATTEMPTS => attempt += 1,
+                Err(error) => {
+                    self.add_what_is_possible(&mut arguments, error)?;
+                    break;
+                }
+            }
+        }
+        let tree = self.git().run(["write-tree"])?;
         Ok(String::from_utf8_lossy(&tree).trim().to_owned())
     }
 
-    fn diff(&self, start: &str, end: &str, text: Text, paths: &[String]) -> Result<Vec<u8>, Fault> {
-        let mut arguments = match text {
-            Text::Detected => Vec::new(),
-            Text::Never => vec!["-c", "diff.patchgym.binary=true"],
-        };
-        arguments.extend([
-            "--literal-pathspecs",
-            "diff-tree",
-            "-r",
-            "-p",
-            "--binary",
-            "--full-index",
-            "--no-renames",
-            "--no-ext-diff",
-            "--no-textconv",
-            "--no-color",
-            "--src-prefix=a/",
-            "--dst-prefix=b/",
-            start,
-            end,
-            "--",
-        ]);
-        arguments.extend(paths.iter().map(String::as_str));
-        self.git(&arguments, &[])
+    /// A nested repository without a commit stops `git add`, and so does a file that cannot be read.
+    fn add_what_is_possible(
+        &self,
+        arguments: &mut Vec<OsString>,
+        error: GitError,
+    ) -> Result<(), Fault> {
+        let nested = nested_repositories(self.root);
+        arguments.extend(nested.iter().map(|path| excluding(path)));
+        arguments.insert(1, "--ignore-errors".into());
+        match self.git().run(&*arguments) {
+            Ok(_) => Ok(()),
+            Err(GitError::Status(1, _)) if !nested.is_empty() || error.is_about_files() => Ok(()),
+            Err(other) => Err(other.into()),
+        }
     }
 
     /// Applies the patch to the start tree in an index of its own and compares the result.
     fn applies(&self, start: &str, end: &str, patch: &[u8], complete: bool) -> Result<bool, Fault> {
         let index = self.private.join("check-index");
-        let file = self.private.join("check.patch");
-        fs_err::write(&file, patch).map_err(|error| Fault::Failed(error.to_string()))?;
-        let index_variable = [("GIT_INDEX_FILE", index.as_path())];
-        self.git(&["read-tree", start], &index_variable)?;
-        let path = file.to_string_lossy();
-        let applied =
-            self.git(&["apply", "--cached", "--whitespace=nowarn", &path], &index_variable);
-        let same = match applied {
-            Ok(_) => {
-                let tree = self.git(&["write-tree"], &index_variable)?;
-                !complete || String::from_utf8_lossy(&tree).trim() == end
+        let git = self.git().with_index(&index);
+        let checked = (|| {
+            git.run(["read-tree", start])?;
+            match git.run_with(["apply", "--cached", "--whitespace=nowarn", "-"], patch) {
+                Ok(_) => {
+                    let tree = git.run(["write-tree"])?;
+                    Ok(!complete || String::from_utf8_lossy(&tree).trim() == end)
+                }
+                Err(GitError::Status(..)) => Ok(false),
+                Err(other) => Err(other),
             }
-            Err(Fault::Failed(_)) => false,
-            Err(other) => return Err(other),
-        };
-        for path in [&index, &file] {
-            let _ = fs_err::remove_file(path);
-        }
-        Ok(same)
+        })();
+        let _ = fs_err::remove_file(&index);
+        Ok(checked?)
     }
 
-    fn directory(&self) -> PathBuf {
-        self.private.join("git")
-    }
-
-    /// Runs git on the guest's repository directory; gives what it printed.
-    fn git(&self, arguments: &[&str], variables: &[(&str, &Path)]) -> Result<Vec<u8>, Fault> {
-        let failed = |error: io::Error| Fault::Failed(format!("git {}: {error}", arguments[0]));
-        let mut output = temporary(self.private).map_err(failed)?;
-        let mut errors = temporary(self.private).map_err(failed)?;
-        let mut child = Command::new("git")
-            .args(arguments)
-            .current_dir(self.root)
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| SEARCH_PATH.into()))
-            .env("GIT_DIR", self.directory())
-            .env("GIT_WORK_TREE", self.root)
-            .env("GIT_CONFIG_NOSYSTEM", "1")
-            .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .env("GIT_ATTR_NOSYSTEM", "1")
-            .env("GIT_NO_REPLACE_OBJECTS", "1")
-            .env("GIT_NO_LAZY_FETCH", "1")
-            .env("GIT_TERMINAL_PROMPT", "0")
-            .env("LC_ALL", "C")
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().map_err(failed)?)
-            .stderr(errors.try_clone().map_err(failed)?)
-            .spawn()
-            .map_err(failed)?;
-        let mut pause = Duration::from_micros(200);
-        let status = loop {
-            if let Some(status) = child.try_wait().map_err(failed)? {
-                break status;
-            }
-            if self.cancel.check().is_err() {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(Fault::Cancelled);
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(5));
-        };
-        if !status.success() {
-            let text = read_back(&mut errors, 2000).map_err(failed)?;
-            return Err(Fault::Failed(format!(
-                "git {}: {}",
-                arguments[0],
-                String::from_utf8_lossy(&text).trim()
-            )));
-        }
-        read_back(&mut output, MAX_PATCH).map_err(failed)
+    fn git(&self) -> Git<'_> {
+        Git::new(self.private, self.root, self.cancel)
     }
 }
 
-/// Where git is looked for when the guest has no `PATH` of its own.
-const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// How every piece of a patch that holds a binary hunk has it.
+const BINARY: &[u8] = b"\nGIT binary patch\n";
+
+fn diff(start: &str, end: &str, text: Text) -> Vec<OsString> {
+    // A name that is not UTF-8 has to be quoted, so that the piece it stands in is.
+    let settings: &[&str] = match text {
+        Text::Detected => &[],
+        Text::Never => &["-c", "diff.patchgym.binary=true", "-c", "core.quotePath=true"],
+    };
+    let arguments = [
+        "--literal-pathspecs",
+        "diff-tree",
+        "-r",
+        "-p",
+        "--binary",
+        "--full-index",
+        "--no-renames",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--no-color",
+        "--src-prefix=a/",
+        "--dst-prefix=b/",
+        start,
+        end,
+        "--",
+    ];
+    settings.iter().chain(&arguments).map(Into::into).collect()
+}
+
+/// A pathspec that leaves out one path.
+fn excluding(path: &[u8]) -> OsString {
+    OsString::from_vec([b":(exclude,top,literal)", path].concat())
+}
+
+fn text(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+/// Whether a repository's configuration says that its object names are SHA-256.
+fn has_long_names(config: &str) -> bool {
+    config.lines().any(|line| {
+        let line: String = line.split_whitespace().collect();
+        line.eq_ignore_ascii_case("objectFormat=sha256")
+    })
+}
 
 /// Whether files are compared as text.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -311,19 +395,25 @@ enum Text {
 }
 
 /// A changed path of a raw difference.
+#[derive(Debug, PartialEq, Eq)]
 struct Change {
-    path: String,
+    path: Vec<u8>,
     nested: bool,
+    /// How many pieces of a patch it makes.
+    pieces: usize,
 }
 
+/// Reads `:MODE MODE NAME NAME STATUS\0PATH\0` for every path.
 fn parse_raw(raw: &[u8]) -> Vec<Change> {
     let mut fields = raw.split(|byte| *byte == 0);
     let mut changes = Vec::new();
     while let (Some(header), Some(path)) = (fields.next(), fields.next()) {
         let header = String::from_utf8_lossy(header);
-        let mut modes = header.trim_start_matches(':').split(' ');
-        let nested = modes.next() == Some("160000") || modes.next() == Some("160000");
-        changes.push(Change { path: String::from_utf8_lossy(path).into_owned(), nested });
+        let words: Vec<&str> = header.trim_start_matches(':').split(' ').collect();
+        let nested = words.iter().take(2).any(|mode| *mode == "160000");
+        // A file that became a link is removed and made.
+        let pieces = if words.last() == Some(&"T") { 2 } else { 1 };
+        changes.push(Change { path: path.to_vec(), nested, pieces });
     }
     changes
 }
@@ -346,7 +436,7 @@ fn split_patch(patch: &[u8]) -> Vec<&[u8]> {
 }
 
 /// Directories below `root`, `root` itself excepted, that are repositories of their own.
-fn nested_repositories(root: &Path) -> Vec<String> {
+fn nested_repositories(root: &Path) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let mut walk = ignore::WalkBuilder::new(root);
     walk.standard_filters(false)
@@ -357,7 +447,7 @@ fn nested_repositories(root: &Path) -> Vec<String> {
             && entry.path().join(".git").exists()
             && let Ok(path) = entry.path().strip_prefix(root)
         {
-            found.push(path.to_string_lossy().into_owned());
+            found.push(OsStr::as_bytes(path.as_os_str()).to_vec());
         }
     }
     found
@@ -370,83 +460,6 @@ fn optional<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-fn temporary(directory: &Path) -> io::Result<File> {
-    rustix::fs::open(
-        directory,
-        OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC,
-        Mode::RUSR | Mode::WUSR,
-    )
-    .map(File::from)
-    .map_err(io::Error::from)
-}
-
-fn read_back(file: &mut File, limit: u64) -> io::Result<Vec<u8>> {
-    io::Seek::rewind(file)?;
-    let mut bytes = Vec::new();
-    file.take(limit + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > limit {
-        return Err(io::Error::other(format!("more than {limit} bytes")));
-    }
-    Ok(bytes)
-}
-
-/// A value that changes whenever a file below `directory` is written, made, removed, moved or given another mode.
-///
-/// Where the backend keeps what was written in a directory of its own, that directory is given and few files stand
-/// in it; else the work tree itself. The top-level `.git` does not count.
-pub(crate) fn fingerprint(directory: BorrowedFd<'_>, cancel: &Cancel) -> Result<u64, Fault> {
-    let mut hasher = DefaultHasher::new();
-    let mut budget = 64;
-    hash_directory(directory, &mut hasher, cancel, &mut budget)
-        .map_err(|error| Fault::Failed(error.to_string()))?;
-    if cancel.check().is_err() { Err(Fault::Cancelled) } else { Ok(hasher.finish()) }
-}
-
-fn hash_directory(
-    directory: BorrowedFd<'_>,
-    hasher: &mut DefaultHasher,
-    cancel: &Cancel,
-    depth: &mut u32,
-) -> io::Result<()> {
-    let top = *depth == 64;
-    let mut names = Vec::new();
-    for entry in rustix::fs::Dir::read_from(directory)? {
-        let name = entry?.file_name().to_owned();
-        if !matches!(name.to_bytes(), b"." | b"..") && !(top && name.to_bytes() == b".git") {
-            names.push(name);
-        }
-    }
-    names.sort_unstable();
-    for name in names {
-        if cancel.check().is_err() {
-            return Ok(());
-        }
-        let stat = match rustix::fs::statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(rustix::io::Errno::NOENT) => continue,
-            Err(error) => return Err(error.into()),
-        };
-        name.to_bytes().hash(hasher);
-        (stat.st_mode, stat.st_ino, stat.st_rdev).hash(hasher);
-        if rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory {
-            if *depth > 0 {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                if let Ok(inner) = rustix::fs::openat(directory, &name, flags, Mode::empty()) {
-                    *depth -= 1;
-                    hash_directory(inner.as_fd(), hasher, cancel, depth)?;
-                    *depth += 1;
-                }
-            }
-        } else {
-            (stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec)
-                .hash(hasher);
-        }
-    }
-    // Marks the end of a directory, so that moving a file between directories shows.
-    0xffu8.hash(hasher);
-    Ok(())
 }
 
 #[cfg(test)]
@@ -462,10 +475,19 @@ mod tests {
     }
 
     #[test]
-    fn nested_repositories_are_told_from_files() {
-        let changes = parse_raw(b":000000 100644 0 1 A\0new file\0:000000 160000 0 1 A\0inner\0");
-        let seen: Vec<_> =
-            changes.iter().map(|change| (change.path.as_str(), change.nested)).collect();
-        assert_eq!(seen, [("new file", false), ("inner", true)]);
+    fn kinds_of_changes_are_told_apart() {
+        let change = |path: &[u8], nested, pieces| Change { path: path.to_vec(), nested, pieces };
+        assert_eq!(
+            parse_raw(
+                b":000000 100644 0 1 A\0new\xff file\0:000000 160000 0 1 A\0inner\0:100644 120000 1 2 T\0link\0"
+            ),
+            [change(b"new\xff file", false, 1), change(b"inner", true, 1), change(b"link", false, 2)]
+        );
+    }
+
+    #[test]
+    fn long_names_are_read_off_the_configuration() {
+        assert!(has_long_names("[core]\n\tx = 1\n[extensions]\n\tobjectformat = sha256\n"));
+        assert!(!has_long_names("[core]\n\tx = objectFormat\n[extensions]\n\tobjectFormat=sha1\n"));
     }
 }

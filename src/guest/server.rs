@@ -22,11 +22,12 @@ use crate::guest::disk::Disk;
 use crate::guest::edit;
 use crate::guest::edit::Edits;
 use crate::guest::files;
-use crate::guest::patch;
 use crate::guest::patch::Extraction;
+use crate::guest::processes::Descendants;
 use crate::guest::search;
 use crate::guest::shell::Job;
 use crate::guest::shell::Session;
+use crate::guest::written;
 use crate::protocol::wire;
 use crate::protocol::wire::Fault;
 use crate::protocol::wire::FromGuest;
@@ -44,6 +45,8 @@ pub struct Place {
     pub private: PathBuf,
     /// Holds what is written below the working directory, when the backend keeps that apart.
     pub written: Option<OwnedFd>,
+    /// The sandbox's processes.
+    pub(crate) processes: Descendants,
 }
 
 /// Pieces of content a host may send ahead of the thread that takes them.
@@ -79,6 +82,8 @@ pub fn serve_stream(
         edits: Edits::default(),
         private: place.private.clone(),
         written,
+        processes: place.processes,
+        extracting: Mutex::default(),
     });
     guest.send(&FromGuest::Hello { version: wire::VERSION })?;
     while let Some(frame) = wire::read_frame(&mut reader)? {
@@ -95,6 +100,9 @@ struct Guest {
     edits: Edits,
     private: PathBuf,
     written: Option<OwnedFd>,
+    processes: Descendants,
+    /// Held while git works, of which there must be one at a time: one that was cancelled may not have ended yet.
+    extracting: Mutex<()>,
 }
 
 /// An operation under way.
@@ -115,6 +123,17 @@ struct Handle {
 impl Guest {
     fn send(&self, frame: &FromGuest) -> Result<(), WireError> {
         wire::write_frame(&mut *lock(&self.writer), frame)
+    }
+
+    fn done(&self, id: u64, result: Result<Reply, Fault>) -> Result<(), WireError> {
+        match self.send(&FromGuest::Done { id, result }) {
+            // Without an answer the host would give up the guest.
+            Err(error @ WireError::TooLong(_)) => {
+                let result = Err(Fault::Failed(error.to_string()));
+                self.send(&FromGuest::Done { id, result })
+            }
+            other => other,
+        }
     }
 
     fn receive(self: &Arc<Self>, frame: ToGuest) -> Result<(), WireError> {
@@ -175,14 +194,9 @@ impl Guest {
             signal(&handle.wake)?;
             return Ok(());
         }
-        let content = match op {
-            Op::Write { .. } | Op::PutTar { .. } => {
-                let (sender, receiver) = mpsc::sync_channel(PIECES_AHEAD);
-                running.content = Some(sender);
-                receiver
-            }
-            _ => mpsc::sync_channel(0).1,
-        };
+        // Where an operation takes no content, its sender is gone at once.
+        let (sender, content) = mpsc::sync_channel(PIECES_AHEAD);
+        running.content = matches!(op, Op::Write { .. } | Op::PutTar { .. }).then_some(sender);
         lock(&self.running).insert(id, running);
         let guest = Arc::clone(self);
         std::thread::Builder::new().stack_size(1 << 20).spawn(move || {
@@ -190,7 +204,7 @@ impl Guest {
             drop(content);
             lock(&guest.running).remove(&id);
             // A stream that cannot be written ends the reading loop as well.
-            let _ = guest.send(&FromGuest::Done { id, result });
+            let _ = guest.done(id, result);
         })?;
         Ok(())
     }
@@ -229,31 +243,38 @@ impl Guest {
             }
             Op::Find { pattern, path, limit } => search::find(tree, &pattern, &path, limit, cancel),
             Op::StartTree { root } => {
+                let _alone = lock(&self.extracting);
                 let tree = self.extraction(Path::new(&root), cancel).start()?;
                 Ok(Reply::StartTree { tree })
             }
             Op::Fingerprint { root } => {
                 let value = match &self.written {
-                    Some(directory) => patch::fingerprint(directory.as_fd(), cancel)?,
+                    Some(directory) => written::fingerprint(directory.as_fd(), cancel)?,
                     None => {
                         let directory = fs_err::File::open(&root)
                             .map_err(|error| Fault::Failed(error.to_string()))?;
-                        patch::fingerprint(directory.as_fd(), cancel)?
+                        written::fingerprint(directory.as_fd(), cancel)?
                     }
                 };
                 Ok(Reply::Fingerprint { value })
             }
-            Op::Patch { root, start_tree } => self
-                .extraction(Path::new(&root), cancel)
-                .extract(&start_tree, &mut send)
-                .map(Reply::Patch),
+            Op::Patch { root, start_tree } => {
+                let _alone = lock(&self.extracting);
+                let extraction = self.extraction(Path::new(&root), cancel);
+                extraction.extract(&start_tree, &mut send).map(Reply::Patch)
+            }
             Op::PutTar { path } => archive::put(tree, &path, cancel, &mut receive),
             Op::GetTar { path } => archive::get(tree, &path, cancel, &mut send),
         }
     }
 
     fn extraction<'a>(&'a self, root: &'a Path, cancel: &'a Cancel) -> Extraction<'a> {
-        Extraction { private: &self.private, root, cancel }
+        Extraction {
+            private: &self.private,
+            root,
+            written: self.written.as_ref().map(AsFd::as_fd),
+            cancel,
+        }
     }
 
     fn open_session(self: &Arc<Self>, name: &str, start: SessionStart) -> Result<Reply, Fault> {
@@ -261,7 +282,7 @@ impl Guest {
         let mut sessions = lock(&self.sessions);
         // The number keeps names of any form out of paths.
         let directory = self.private.join(format!("sh{}", sessions.len()));
-        let mut session = Session::open(&directory, start).map_err(failed)?;
+        let mut session = Session::open(&directory, start, self.processes).map_err(failed)?;
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wake =
             Arc::new(rustix::event::eventfd(0, flags).map_err(io::Error::from).map_err(failed)?);
@@ -295,7 +316,7 @@ impl Guest {
                             .map_err(|error| Fault::Failed(error.to_string()))
                     };
                     lock(&guest.running).remove(&id);
-                    if guest.send(&FromGuest::Done { id, result }).is_err() {
+                    if guest.done(id, result).is_err() {
                         return;
                     }
                 }

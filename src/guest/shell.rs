@@ -4,6 +4,9 @@
 //! it, exit status, working directory and exports come back through a named pipe with a number that belongs to this
 //! command alone. The end of a command is never looked for in its output. When the shell itself ends (`exit`, `exec`,
 //! a signal), its wait status is the command's, and the next command gets a new shell with the last known state.
+//!
+//! Output and report are opened by name for every command, so nothing that a command does to the shell's open files,
+//! variables and functions outlives it.
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use std::io;
@@ -11,6 +14,7 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -22,16 +26,19 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
 
+use memchr::memmem;
 use rustix::event::PollFd;
 use rustix::event::PollFlags;
 use rustix::event::Timespec;
+use rustix::fs::Mode;
 use rustix::fs::OFlags;
 use rustix::process::PidfdFlags;
 use rustix::process::Signal;
 
 use crate::guest::cancel::Cancel;
 use crate::guest::output::Output;
-use crate::guest::processes;
+use crate::guest::processes::Descendants;
+use crate::guest::processes::Spared;
 use crate::protocol::wire::CommandResult;
 use crate::protocol::wire::Ending;
 use crate::protocol::wire::SessionStart;
@@ -40,8 +47,12 @@ use crate::protocol::wire::SessionStart;
 const GRACE: Duration = Duration::from_millis(300);
 /// Bytes of late output that are kept.
 const LATE: usize = 16 << 10;
-/// Most bytes of a status report; a longer one is not the shell's.
-const MAX_REPORT: usize = 8 << 20;
+/// Most bytes of exports that are kept; beyond, the shell's next successor gets those of before.
+const MAX_EXPORTS: usize = 1 << 20;
+/// Bytes of the status pipe that are kept. What comes before is not the shell's.
+const MAX_REPORT: usize = 4 << 20;
+/// How often a running command's pipes are looked after.
+const CARE: Duration = Duration::from_secs(1);
 
 /// What to run, and how long.
 pub(crate) struct Job {
@@ -55,19 +66,24 @@ pub(crate) struct Job {
 
 /// One named shell session.
 pub(crate) struct Session {
+    /// Stays the same when the guest is lost: what background jobs of before have open is in it.
     directory: PathBuf,
+    /// Another for every guest, so that what a lost one's shell is yet to report goes nowhere.
+    own: PathBuf,
+    processes: Descendants,
     program: &'static str,
     env: Vec<(String, String)>,
     state: State,
     shell: Option<Shell>,
     output: OwnedFd,
-    output_end: OwnedFd,
     status: OwnedFd,
     late: Output,
-    commands: u64,
+    /// Exit status of the command before, which the next one may ask for.
+    code: i32,
 }
 
 /// What the next shell starts with.
+#[derive(Debug, PartialEq, Eq)]
 struct State {
     cwd: String,
     exports: Vec<u8>,
@@ -79,55 +95,57 @@ struct Shell {
     ended: OwnedFd,
 }
 
-/// What a session's loop waits for.
-enum Ready {
+/// What a session has to see to; all false when the time is up.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Ready {
+    output: bool,
+    status: bool,
+    ended: bool,
+    woken: bool,
+}
+
+/// What is waited for besides output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watch {
     Output,
-    Status,
-    Ended,
-    Woken,
-    Time,
+    Everything,
 }
 
 impl Session {
     /// Opens a session whose files live in `directory`.
-    pub(crate) fn open(directory: &Path, start: SessionStart) -> io::Result<Self> {
-        // After a loss of the guest the directory is still there, with a pipe an old shell may write to.
-        match fs_err::remove_dir_all(directory) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
+    pub(crate) fn open(
+        directory: &Path,
+        start: SessionStart,
+        processes: Descendants,
+    ) -> io::Result<Self> {
+        for entry in fs_err::read_dir(directory).into_iter().flatten().flatten() {
+            if entry.file_name() != OUTPUT {
+                // A shell that finds nothing there reports nothing; what else is left does no harm.
+                let _ = fs_err::remove_dir_all(entry.path());
+            }
         }
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let status_path = directory.join("status");
-        rustix::fs::mkfifoat(
-            rustix::fs::CWD,
-            &status_path,
-            rustix::fs::Mode::from_raw_mode(0o600),
-        )?;
-        // Opened for both directions, so that it neither blocks nor ends while no shell has it open.
-        let status = fs_err::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default())
-            .open(&status_path)?;
-        let (output, output_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        rustix::io::ioctl_fionbio(&output, true)?;
+        let own = directory.join(format!("{:x}", random()?));
+        make_directory(&own)?;
+        let output = pipe(&directory.join(OUTPUT))?;
         // A large pipe means fewer switches between a command and this reader. The default will do where it is refused.
         let _ = rustix::pipe::fcntl_setpipe_size(&output, 1 << 20);
+        let status = pipe(&own.join(STATUS))?;
         let program = ["/bin/bash", "/usr/bin/bash", "/bin/sh"]
             .into_iter()
             .find(|path| Path::new(path).exists())
             .unwrap_or("/bin/sh");
         Ok(Self {
             directory: directory.to_owned(),
+            own,
+            processes,
             program,
             env: start.env,
             state: State { cwd: start.cwd, exports: start.exports },
             shell: None,
             output,
-            output_end,
-            status: status.into_parts().0.into(),
+            status,
             late: Output::new(LATE),
-            commands: 0,
+            code: 0,
         })
     }
 
@@ -135,13 +153,16 @@ impl Session {
     pub(crate) fn idle(&mut self, wake: &OwnedFd) -> io::Result<()> {
         let mut buffer = vec![0; 64 << 10];
         loop {
-            match self.wait(Some(wake), None, Instruments { shell: false, status: false })? {
-                Ready::Output => {
-                    if let Some(count) = read_now(&self.output, &mut buffer)? {
-                        self.late.push(&buffer[..count]);
-                    }
+            let ready = self.wait(Some(wake), None, Watch::Output)?;
+            if ready.woken {
+                return Ok(());
+            }
+            if let Some(count) = read_now(&self.output, &mut buffer)? {
+                self.late.push(&buffer[..count]);
+                if count == buffer.len() {
+                    // A job that prints without end must not keep a processor busy here as well.
+                    std::thread::sleep(Duration::from_millis(1));
                 }
-                Ready::Woken | Ready::Status | Ready::Ended | Ready::Time => return Ok(()),
             }
         }
     }
@@ -154,42 +175,49 @@ impl Session {
         wake: &OwnedFd,
     ) -> io::Result<CommandResult> {
         let started = Instant::now();
-        self.drain_late()?;
-        let late = std::mem::replace(&mut self.late, Output::new(LATE));
-        fs_err::write(self.directory.join("bash"), &job.command)?;
+        let mut late = std::mem::replace(&mut self.late, Output::new(LATE));
+        self.care()?;
+        let mut buffer = vec![0; 256 << 10];
+        self.drain(&mut late, &mut buffer)?;
         self.ensure_shell()?;
-        let spared = processes::all();
+        let spared = self.processes.spare();
         let mut output = Output::new(job.keep);
-        let nonce = self.begin()?;
+        let nonce = random()?;
+        self.begin(&job.command, nonce)?;
         let deadline = job.limit.map(|limit| started + limit);
         let mut report = Vec::new();
-        let mut buffer = vec![0; 256 << 10];
         let ending = loop {
-            match self.wait(Some(wake), deadline, Instruments { shell: true, status: true })? {
-                Ready::Output => {
-                    if let Some(count) = read_now(&self.output, &mut buffer)? {
-                        output.push(&buffer[..count]);
-                    }
+            let look = Instant::now() + CARE;
+            let until = deadline.map_or(look, |deadline| deadline.min(look));
+            let ready = self.wait(Some(wake), Some(until), Watch::Everything)?;
+            if ready.status
+                && let Some(count) = read_now(&self.status, &mut buffer)?
+            {
+                report.extend_from_slice(&buffer[..count]);
+                if let Some((code, state)) = parse_report(&report, nonce) {
+                    self.remember(state);
+                    self.code = code;
+                    break Ending::Exited(code);
                 }
-                Ready::Status => {
-                    if let Some(count) = read_now(&self.status, &mut buffer)? {
-                        report.extend_from_slice(&buffer[..count]);
-                    }
-                    if let Some((code, state)) = parse_report(&report, nonce) {
-                        self.state = state;
-                        break Ending::Exited(code);
-                    }
-                    if report.len() > MAX_REPORT {
-                        break self.end_all(&spared, &mut output, &mut buffer)?;
-                    }
-                }
-                Ready::Ended => break self.reap()?,
-                Ready::Woken if !cancel.check().is_err() => {
-                    let _ = rustix::io::read(wake, &mut [0; 8]);
-                }
-                Ready::Woken | Ready::Time => {
-                    break self.end_all(&spared, &mut output, &mut buffer)?;
-                }
+                report.drain(..report.len().saturating_sub(MAX_REPORT));
+            }
+            if ready.output
+                && let Some(count) = read_now(&self.output, &mut buffer)?
+            {
+                output.push(&buffer[..count]);
+            }
+            if ready.ended {
+                break self.reap()?;
+            }
+            if ready.woken {
+                let _ = rustix::io::read(wake, &mut [0; 8]);
+            }
+            let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if late || cancel.check().is_err() {
+                break self.end_all(&spared, &mut output, &mut buffer)?;
+            }
+            if ready == Ready::default() {
+                self.care()?;
             }
         };
         // All that the command's foreground wrote is in the pipe by now; background jobs may go on writing.
@@ -209,24 +237,58 @@ impl Session {
         })
     }
 
-    /// Tells the shell to source the command file; gives the number its report will carry.
-    fn begin(&mut self) -> io::Result<u64> {
-        let mut random = [0; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let nonce = u64::from_le_bytes(random);
-        let Some(shell) = &mut self.shell else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        let file = self.directory.join("bash");
-        let line = format!(
-            "{{ . {}; }} <&8 >&9 2>&9 8<&- 9>&-; __patchgym_done $? {nonce}\n",
-            file.display()
+    fn remember(&mut self, state: State) {
+        self.state.cwd = state.cwd;
+        if state.exports.len() <= MAX_EXPORTS {
+            self.state.exports = state.exports;
+        }
+    }
+
+    /// Puts back the named pipes that a command removed, so that it can still report.
+    fn care(&mut self) -> io::Result<()> {
+        let output = self.directory.join(OUTPUT);
+        if !is_pipe(&output) {
+            self.output = pipe(&output)?;
+        }
+        let status = self.own.join(STATUS);
+        if !is_pipe(&status) {
+            make_directory(&self.own)?;
+            self.status = pipe(&status)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the shell to source the command, and then to send the report that carries the number `nonce`.
+    fn begin(&mut self, command: &[u8], nonce: u64) -> io::Result<()> {
+        let file = |name: &str| self.own.join(name);
+        fs_err::write(file(COMMAND), command)?;
+        let status = quoted(&file(STATUS));
+        // The first line must not change what `$?` is, nor assume that a failure does not end the shell.
+        let report = format!(
+            "command printf '{nonce} %s\\n' \"$?\" >{status}
+command . {}
+command trap - HUP INT QUIT TERM EXIT
+{{ command pwd; command printf '\\0'; command export -p; command export -p -f; command printf '\\0%s\\n' {nonce}; }} >{status}
+",
+            quoted(&file(OPTIONS))
         );
+        fs_err::write(file(REPORT), report)?;
+        let before = match self.code {
+            0 => String::new(),
+            code => format!("(exit {code}); "),
+        };
+        let line = format!(
+            "{before}{{ . {}; }} </dev/null 1<>{} 2>&1; command . {}\n",
+            quoted(&file(COMMAND)),
+            quoted(&self.directory.join(OUTPUT)),
+            quoted(&file(REPORT))
+        );
+        let Some(shell) = &mut self.shell else { return Err(io::ErrorKind::BrokenPipe.into()) };
         match shell.input.write_all(line.as_bytes()) {
             // A shell that ended meanwhile is seen by its wait status.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
-            Ok(()) | Err(_) => {}
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+            Ok(()) | Err(_) => Ok(()),
         }
-        self.commands += 1;
-        Ok(nonce)
     }
 
     fn ensure_shell(&mut self) -> io::Result<()> {
@@ -236,10 +298,12 @@ impl Session {
             return Ok(());
         }
         self.shell = None;
-        // What an earlier shell left unread belongs to no command.
-        let mut buffer = vec![0; 64 << 10];
-        while read_now(&self.status, &mut buffer)?.is_some() {}
-        let exports = self.directory.join("exports");
+        self.code = 0;
+        // A pipe of its own, because whoever has the old one open may still write to it.
+        let status = self.own.join(STATUS);
+        fs_err::remove_file(&status)?;
+        self.status = pipe(&status)?;
+        let exports = self.own.join("exports");
         fs_err::write(&exports, &self.state.exports)?;
         let mut command = Command::new(self.program);
         if self.program.ends_with("bash") {
@@ -248,9 +312,9 @@ impl Session {
         command
             .arg("-s")
             .env_clear()
-            .current_dir(if Path::new(&self.state.cwd).is_dir() { &self.state.cwd } else { "/" })
+            .current_dir(nearest_directory(Path::new(&self.state.cwd)))
             .stdin(Stdio::piped())
-            .stdout(self.output_end.try_clone()?)
+            .stdout(Stdio::null())
             .stderr(Stdio::null())
             .process_group(0);
         // Once there are known exports they are the whole environment: what was unset stays unset.
@@ -266,11 +330,13 @@ impl Session {
             return Err(io::ErrorKind::NotFound.into());
         };
         let ended = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        input.write_all(include_bytes!("session.sh"))?;
-        let status = self.directory.join("status");
-        input.write_all(
-            format!("__patchgym_status={}\n. {}\n", status.display(), exports.display()).as_bytes(),
-        )?;
+        // What a model starts is the first to go when memory is short.
+        let start = format!(
+            "printf 500 >\"/proc/$$/oom_score_adj\"\nset +o >{}\n. {}\n",
+            quoted(&self.own.join(OPTIONS)),
+            quoted(&exports)
+        );
+        input.write_all(start.as_bytes())?;
         self.shell = Some(Shell { child, input, ended });
         Ok(())
     }
@@ -287,28 +353,22 @@ impl Session {
     /// Ends the command, everything it started, and the shell.
     fn end_all(
         &mut self,
-        spared: &std::collections::HashSet<i32>,
+        spared: &Spared,
         output: &mut Output,
         buffer: &mut [u8],
     ) -> io::Result<Ending> {
-        let mut spared = spared.clone();
-        if let Some(shell) = &self.shell {
-            spared.remove(&i32::try_from(shell.child.id()).unwrap_or_default());
-        }
         // An interrupt makes many programs tell where they were. The shell would start its next line: it is stopped.
         if let Some(shell) = &self.shell {
             let _ = rustix::process::pidfd_send_signal(&shell.ended, Signal::STOP);
         }
-        processes::signal_others(&spared, Signal::INT);
+        self.processes.signal_others(spared, Signal::INT);
         let deadline = Instant::now() + GRACE;
-        while let Ready::Output =
-            self.wait(None, Some(deadline), Instruments { shell: false, status: false })?
-        {
+        while self.wait(None, Some(deadline), Watch::Output)?.output {
             if let Some(count) = read_now(&self.output, buffer)? {
                 output.push(&buffer[..count]);
             }
         }
-        processes::end_others(&spared);
+        self.processes.end_others(spared);
         if let Some(mut shell) = self.shell.take() {
             let _ = shell.child.kill();
             shell.child.wait()?;
@@ -327,69 +387,88 @@ impl Session {
         Ok(())
     }
 
-    fn drain_late(&mut self) -> io::Result<()> {
-        let mut late = std::mem::take(&mut self.late);
-        let mut buffer = vec![0; 64 << 10];
-        self.drain(&mut late, &mut buffer)?;
-        self.late = late;
-        Ok(())
-    }
-
     fn wait(
         &self,
         wake: Option<&OwnedFd>,
-        deadline: Option<Instant>,
-        watched: Instruments,
+        until: Option<Instant>,
+        watch: Watch,
     ) -> io::Result<Ready> {
-        let nothing = PollFlags::empty();
-        let readable = PollFlags::IN;
+        let everything = watch == Watch::Everything;
+        let events = |watched: bool| if watched { PollFlags::IN } else { PollFlags::empty() };
+        let shell = self.shell.as_ref().filter(|_| everything);
+        let ended = shell.map_or(self.output.as_fd(), |shell| shell.ended.as_fd());
         loop {
-            let watched_shell = self.shell.as_ref().filter(|_| watched.shell);
-            let watch_shell = watched_shell.is_some();
-            let shell = watched_shell.map_or(self.output.as_fd(), |shell| shell.ended.as_fd());
             let mut polled = [
-                PollFd::new(&self.output, readable),
-                PollFd::new(&self.status, if watched.status { readable } else { nothing }),
-                PollFd::new(&shell, if watch_shell { readable } else { nothing }),
-                PollFd::new(
-                    wake.unwrap_or(&self.output),
-                    if wake.is_some() { readable } else { nothing },
-                ),
+                PollFd::new(&self.output, PollFlags::IN),
+                PollFd::new(&self.status, events(everything)),
+                PollFd::new(&ended, events(shell.is_some())),
+                PollFd::new(wake.unwrap_or(&self.output), events(wake.is_some())),
             ];
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return Ok(Ready::Time);
+                return Ok(Ready::default());
             }
             let left = left.and_then(|left| Timespec::try_from(left).ok());
             match rustix::event::poll(&mut polled, left.as_ref()) {
-                Ok(0) => return Ok(Ready::Time),
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
-            }
-            let is = |index: usize| polled[index].revents().contains(readable);
-            // The report comes first: a job that floods the output must not hide that the command is done.
-            if watched.status && is(1) {
-                return Ok(Ready::Status);
-            }
-            if wake.is_some() && is(3) {
-                return Ok(Ready::Woken);
-            }
-            if is(0) {
-                return Ok(Ready::Output);
-            }
-            if watch_shell && is(2) {
-                return Ok(Ready::Ended);
+                Ok(_) => {
+                    let is = |index: usize| polled[index].revents().contains(PollFlags::IN);
+                    return Ok(Ready { output: is(0), status: is(1), ended: is(2), woken: is(3) });
+                }
             }
         }
     }
 }
 
-/// Which events besides output a wait is for.
-#[derive(Clone, Copy)]
-struct Instruments {
-    shell: bool,
-    status: bool,
+/// Names of a session's files. That of the command stands in the shell's own messages.
+const COMMAND: &str = "bash";
+const REPORT: &str = "report";
+const OPTIONS: &str = "options";
+const OUTPUT: &str = "output";
+const STATUS: &str = "status";
+
+/// A named pipe, opened for both directions, so that it neither blocks nor ends while no shell has it open.
+fn pipe(path: &Path) -> io::Result<OwnedFd> {
+    if !is_pipe(path) {
+        if let Some(directory) = path.parent() {
+            make_directory(directory)?;
+        }
+        match fs_err::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        rustix::fs::mkfifoat(rustix::fs::CWD, path, Mode::from_raw_mode(0o600))?;
+        // Programs of other users open `/dev/stdout` again; they cannot reach the pipe by its name.
+        fs_err::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
+    }
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = fs_err::OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
+    Ok(file.into_parts().0.into())
+}
+
+fn is_pipe(path: &Path) -> bool {
+    fs_err::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+}
+
+fn make_directory(path: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// The directory itself, or the nearest one above it that exists.
+fn nearest_directory(path: &Path) -> &Path {
+    path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"))
+}
+
+fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// A path as one word of the shell.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
 }
 
 /// Reads what is there without waiting; `None` when nothing is.
@@ -402,13 +481,13 @@ fn read_now(source: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// Reads `NONCE STATUS\nCWD\n\0EXPORTS\0NONCE\n`, once it is all there.
+/// Reads `NONCE STATUS\nCWD\n\0EXPORTS\0NONCE\n`, once it is all there, out of whatever else was written to the pipe.
 fn parse_report(report: &[u8], nonce: u64) -> Option<(i32, State)> {
-    let nonce = nonce.to_string();
-    let end = [b"\0", nonce.as_bytes(), b"\n"].concat();
-    let body = report.strip_suffix(end.as_slice())?;
-    let start = find(body, [nonce.as_bytes(), b" "].concat().as_slice())?;
-    let body = &body[start + nonce.len() + 1..];
+    let first = format!("{nonce} ");
+    let last = format!("\0{nonce}\n");
+    let start = memmem::find(report, first.as_bytes())? + first.len();
+    let body = &report[start..];
+    let body = &body[..memmem::find(body, last.as_bytes())?];
     let (code, body) = split(body, b'\n')?;
     let (cwd, exports) = split(body, 0)?;
     let cwd = cwd.strip_suffix(b"\n").unwrap_or(cwd);
@@ -419,11 +498,30 @@ fn parse_report(report: &[u8], nonce: u64) -> Option<(i32, State)> {
     ))
 }
 
-fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
-    bytes.windows(part.len()).position(|window| window == part)
-}
-
 fn split(bytes: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
     let index = bytes.iter().position(|byte| *byte == at)?;
     Some((&bytes[..index], &bytes[index + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_found_among_other_bytes_and_only_when_it_is_whole() {
+        let report = b"junk 7 0\n\x007\n12 3\n/a\nb\n\0declare -x A=\"\n\"\n\x0012\nmore";
+        let state = State { cwd: "/a\nb".into(), exports: b"declare -x A=\"\n\"\n".to_vec() };
+        assert_eq!(parse_report(report, 12), Some((3, state)));
+        assert_eq!(parse_report(report, 1), None);
+        for end in 0..report.len() - 5 {
+            assert_eq!(parse_report(&report[..end], 12), None, "{end}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_is_replaced_by_the_nearest() {
+        let top = tempfile::tempdir().unwrap();
+        assert_eq!(nearest_directory(&top.path().join("a/b")), top.path());
+        assert_eq!(nearest_directory(Path::new("")), Path::new("/"));
+    }
 }

@@ -311,7 +311,7 @@ mod tests {
         let sent = serde_json::from_slice::<Value>(&bytes).unwrap();
         assert_eq!(sent["temperature"].as_f64(), Some(0.987_220_450_537_311_1));
         let event =
-            Event::Request { turn: 1, messages: vec![0, 1], parameters, sha256: String::new() };
+            Event::Request { turn: 1, messages: vec![[0, 1]], parameters, sha256: String::new() };
         let line = serde_json::to_string(&Record { time: 0.0, event }).unwrap();
         let Event::Request { parameters, .. } =
             serde_json::from_str::<Record>(&line).unwrap().event

@@ -47,6 +47,9 @@ pub enum Event {
         isolation: String,
         /// Network policy while the model acts.
         network: String,
+        /// SHA-256 of what the environment was made of, when that was made from a recipe.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        environment: Option<String>,
         /// Seconds it took.
         seconds: f64,
     },

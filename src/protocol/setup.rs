@@ -10,18 +10,18 @@ use serde::Serialize;
 pub struct Setup {
     /// What keeps the sandbox apart from the machine.
     pub walls: Walls,
-    /// What stands in it, in the order it is put there.
+    /// What stands in it, in the order it is put there; nothing but with namespaces.
     pub layers: Vec<Layer>,
-    /// Most bytes that can be written, all directories together.
+    /// Most bytes that can be written, all directories together; with namespaces.
     pub disk: u64,
-    /// Most bytes of the guest's private directory.
+    /// Most bytes of the guest's private directory; with namespaces.
     pub private: u64,
     /// Where commands start.
     pub workdir: String,
 }
 
 /// What keeps the sandbox apart from the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Walls {
     /// Namespaces and overlays.
     Namespaces {
@@ -30,10 +30,20 @@ pub enum Walls {
         /// What the sandbox can reach.
         network: Reach,
     },
-    /// Landlock and seccomp around the given directory of the machine's file system.
-    Landlock,
+    /// Landlock and seccomp around a folder of the machine.
+    Landlock {
+        /// The folder, which can be written. It is removed when the sandbox ends.
+        folder: String,
+        /// Files and directories of the machine that can be read and executed.
+        readable: Vec<Vec<u8>>,
+        /// What the sandbox can reach.
+        network: Reach,
+    },
     /// Nothing.
-    None,
+    None {
+        /// The sandbox's folder, removed when it ends.
+        folder: String,
+    },
 }
 
 /// Which ids of the machine the sandbox's users have.
@@ -77,6 +87,8 @@ pub enum Content {
     ReadOnly {
         /// The directory or file.
         source: Vec<u8>,
+        /// Paths below it that are taken away.
+        hide: Vec<Vec<u8>>,
     },
     /// An empty directory with these permission bits.
     Directory(u32),
@@ -107,6 +119,8 @@ pub enum FromInit {
     },
     /// A guest ended.
     GuestEnded {
+        /// Which one, counted from 1.
+        number: u64,
         /// The signal that ended it; 0 when it exited.
         signal: i32,
     },

@@ -138,7 +138,20 @@ impl Guest {
     /// # Errors
     /// See [`GuestError`].
     pub async fn call(&self, op: Op, limit: Duration) -> Result<Reply, GuestError> {
-        self.start(op, limit).await?.finish(limit, &mut Vec::new(), 0).await
+        self.start(op, limit).await?.finish(limit, Content::Refused).await
+    }
+
+    /// Performs an operation whose reply has content of any size, which is passed on as it comes.
+    ///
+    /// # Errors
+    /// See [`GuestError`]; a receiver that is gone is a failure.
+    pub async fn receive(
+        &self,
+        op: Op,
+        limit: Duration,
+        pieces: mpsc::Sender<Vec<u8>>,
+    ) -> Result<Reply, GuestError> {
+        self.start(op, limit).await?.finish(limit, Content::Passed(pieces)).await
     }
 
     /// Performs an operation whose reply has content of at most `most` bytes.
@@ -152,7 +165,8 @@ impl Guest {
         most: usize,
     ) -> Result<(Reply, Vec<u8>), GuestError> {
         let mut content = Vec::new();
-        let reply = self.start(op, limit).await?.finish(limit, &mut content, most).await?;
+        let kept = Content::Kept { content: &mut content, most };
+        let reply = self.start(op, limit).await?.finish(limit, kept).await?;
         Ok((reply, content))
     }
 
@@ -180,7 +194,7 @@ impl Guest {
             self.frame(&ToGuest::Data { id: pending.id, bytes }).await?;
         }
         self.frame(&ToGuest::EndOfData { id: pending.id }).await?;
-        pending.finish(limit, &mut Vec::new(), 0).await
+        pending.finish(limit, Content::Refused).await
     }
 
     /// Opens a shell session.
@@ -211,10 +225,10 @@ impl Guest {
         let op = Op::Run { session: session.to_owned(), command: command.to_vec(), limit_ms, keep };
         // The guest's own limit ends the command and keeps its output; the deadline is only for a guest that hangs.
         let deadline = if limit.is_zero() { Duration::ZERO } else { limit + PATIENCE };
-        match self.call(op, deadline).await? {
-            Reply::Run(result) => Ok(result),
-            other => Err(unexpected(&other)),
-        }
+        let Reply::Run(result) = self.call(op, deadline).await? else {
+            return Err(unexpected());
+        };
+        Ok(result)
     }
 
     /// Writes a file, making missing parent directories.
@@ -244,10 +258,10 @@ impl Guest {
     /// # Errors
     /// See [`GuestError`].
     pub async fn start_tree(&self, root: &str) -> Result<String, GuestError> {
-        match self.call(Op::StartTree { root: root.to_owned() }, LONG).await? {
-            Reply::StartTree { tree } => Ok(tree),
-            other => Err(unexpected(&other)),
-        }
+        let Reply::StartTree { tree } = self.call(Op::StartTree { root: root.to_owned() }, LONG).await? else {
+            return Err(unexpected());
+        };
+        Ok(tree)
     }
 
     /// A value that changes whenever the work tree may have changed.
@@ -255,10 +269,10 @@ impl Guest {
     /// # Errors
     /// See [`GuestError`].
     pub async fn fingerprint(&self, root: &str) -> Result<u64, GuestError> {
-        match self.call(Op::Fingerprint { root: root.to_owned() }, LONG).await? {
-            Reply::Fingerprint { value } => Ok(value),
-            other => Err(unexpected(&other)),
-        }
+        let Reply::Fingerprint { value } = self.call(Op::Fingerprint { root: root.to_owned() }, LONG).await? else {
+            return Err(unexpected());
+        };
+        Ok(value)
     }
 
     /// The patch from the start tree to the work tree.
@@ -271,10 +285,10 @@ impl Guest {
         start_tree: &str,
     ) -> Result<(Vec<u8>, Receipt), GuestError> {
         let op = Op::Patch { root: root.to_owned(), start_tree: start_tree.to_owned() };
-        match self.fetch(op, LONG, 256 << 20).await? {
-            (Reply::Patch(receipt), patch) => Ok((patch, receipt)),
-            (other, _) => Err(unexpected(&other)),
-        }
+        let (Reply::Patch(receipt), patch) = self.fetch(op, LONG, 256 << 20).await? else {
+            return Err(unexpected());
+        };
+        Ok((patch, receipt))
     }
 
     async fn start(&self, op: Op, limit: Duration) -> Result<Pending, GuestError> {
@@ -312,23 +326,47 @@ struct Pending {
     done: bool,
 }
 
+/// What is done with the content of a reply.
+enum Content<'a> {
+    /// There must be none.
+    Refused,
+    /// It is kept, `most` bytes of it.
+    Kept { content: &'a mut Vec<u8>, most: usize },
+    /// It is passed on.
+    Passed(mpsc::Sender<Vec<u8>>),
+}
+
+impl Content<'_> {
+    async fn take(&mut self, bytes: Vec<u8>) -> Result<(), GuestError> {
+        match self {
+            Content::Refused if bytes.is_empty() => Ok(()),
+            Content::Refused => Err(GuestError::Failed("unexpected content".into())),
+            Content::Kept { content, most } => {
+                if content.len() + bytes.len() > *most {
+                    return Err(GuestError::Failed(format!("more than {most} bytes")));
+                }
+                content.extend_from_slice(&bytes);
+                Ok(())
+            }
+            Content::Passed(pieces) => pieces
+                .send(bytes)
+                .await
+                .map_err(|_| GuestError::Failed("nobody takes the content".into())),
+        }
+    }
+}
+
 impl Pending {
     async fn finish(
         mut self,
         limit: Duration,
-        content: &mut Vec<u8>,
-        most: usize,
+        mut content: Content<'_>,
     ) -> Result<Reply, GuestError> {
         let answer = async {
             loop {
                 match self.answers.recv().await {
                     None | Some(FromGuest::Hello { .. }) => return Err(GuestError::Lost),
-                    Some(FromGuest::Data { bytes, .. }) => {
-                        if content.len() + bytes.len() > most {
-                            return Err(GuestError::Failed(format!("more than {most} bytes")));
-                        }
-                        content.extend_from_slice(&bytes);
-                    }
+                    Some(FromGuest::Data { bytes, .. }) => content.take(bytes).await?,
                     Some(FromGuest::Done { result, .. }) => {
                         self.done = true;
                         return result.map_err(|fault| match fault {
@@ -362,8 +400,8 @@ impl Drop for Pending {
     }
 }
 
-fn unexpected(reply: &Reply) -> GuestError {
-    GuestError::Failed(format!("unexpected reply {reply:?}"))
+fn unexpected() -> GuestError {
+    GuestError::Failed("the guest gave another operation's reply".into())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -16,6 +16,7 @@ mod host {
 
     use async_trait::async_trait;
 
+    use crate::protocol::wire::SessionStart;
     use crate::sandbox::client::Guest;
 
     /// Makes sandboxes of one kind.
@@ -38,15 +39,18 @@ mod host {
     /// # async fn pwd(backend: &dyn Backend) -> Result<(), Box<dyn std::error::Error>> {
     /// let mut sandbox = backend.create(&SandboxSpec::default()).await?;
     /// let guest = sandbox.connect().await?;
-    /// guest.open_session("main", &Default::default()).await?;
+    /// guest.open_session("main", &sandbox.place().shell()).await?;
     /// let result = guest.run("main", b"pwd", std::time::Duration::from_secs(5), 1000).await?;
-    /// assert_eq!(result.head, b"/testbed\n");
+    /// assert_eq!(result.head, format!("{}\n", sandbox.place().workdir).as_bytes());
     /// sandbox.close().await?;
     /// # Ok(())
     /// # }
     /// ```
     #[async_trait]
     pub trait Sandbox: Send + Sync {
+        /// Where things are in it.
+        fn place(&self) -> &Place;
+
         /// Starts a guest and connects to it; again after the one before was lost.
         ///
         /// # Errors
@@ -61,6 +65,24 @@ mod host {
         /// # Errors
         /// When something could not be removed.
         async fn close(self: Box<Self>) -> Result<(), SandboxError>;
+    }
+
+    /// Where things are in a sandbox. Without a mount namespace that is not where the spec says.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Place {
+        /// Where commands start.
+        pub workdir: String,
+        /// The guest's own directory.
+        pub private: String,
+        /// Environment of its shells.
+        pub env: Vec<(String, String)>,
+    }
+
+    impl Place {
+        /// What a new shell starts with.
+        pub fn shell(&self) -> SessionStart {
+            SessionStart { cwd: self.workdir.clone(), env: self.env.clone(), exports: Vec::new() }
+        }
     }
 
     /// What a sandbox is to be.
@@ -183,6 +205,18 @@ mod host {
                 Network::Full => "full",
             }
         }
+
+        /// The word for it where sandboxes of this isolation are recorded: without any, nothing keeps a sandbox from
+        /// the network.
+        pub fn recorded(self, isolation: Isolation) -> &'static str {
+            match (self, isolation) {
+                (Network::None, Isolation::Nothing) => "none (not enforced)",
+                (
+                    Network::None | Network::Full,
+                    Isolation::Namespaces | Isolation::Landlock | Isolation::Nothing,
+                ) => self.name(),
+            }
+        }
     }
 
     /// What keeps a sandbox apart from the machine, strongest first.
@@ -190,7 +224,9 @@ mod host {
     pub enum Isolation {
         /// Namespaces, overlays, dropped capabilities, seccomp.
         Namespaces,
-        /// Landlock and seccomp on a copy: the machine can be read in part, not written.
+        /// Landlock and seccomp on a copy in a folder. Of the machine's files, those of programs can be read, and no
+        /// contents written; permissions, owners and times of the caller's own files can be changed, and names of
+        /// processes be seen. No sockets but pairs, and no limits on memory and disk.
         Landlock,
         /// A copy of the repository and nothing else.
         Nothing,
@@ -229,6 +265,20 @@ mod host {
             /// The system's answer.
             source: std::io::Error,
         },
+        /// The spec asks for what a sandbox without namespaces cannot have.
+        #[error("create sandbox: {0} takes `--isolation namespaces`")]
+        NeedsNamespaces(String),
+        /// The kernel has no Landlock, or something keeps it from being used.
+        #[error("create sandbox: Landlock is refused: {0}")]
+        NoLandlock(std::io::Error),
+        /// The kernel's Landlock does not confine signals.
+        #[error(
+            "create sandbox: Landlock of this kernel (version {0}) does not confine signals; that of Linux 6.12 does"
+        )]
+        SignalsUnconfined(i64),
+        /// Its folder could not be removed.
+        #[error("remove sandbox: {0}")]
+        Remove(std::io::Error),
         /// A directory that was to be put into it is missing.
         #[error("create sandbox: {0} does not exist")]
         MissingSource(PathBuf),

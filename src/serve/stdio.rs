@@ -93,6 +93,7 @@ async fn answer(env: &mut dyn Env, task: &Task, request: Request) -> Result<Valu
                 "start_tree": start.start_tree,
                 "isolation": start.isolation,
                 "network": start.network,
+                "environment": start.environment,
             })
         }
         Request::Step { action, actions } => {
@@ -132,6 +133,7 @@ fn kind(error: &EnvError) -> &'static str {
     match error {
         EnvError::NotReset => "request",
         EnvError::Repository(_)
+        | EnvError::Environment(_)
         | EnvError::Sandbox(_)
         | EnvError::Guest(_)
         | EnvError::Tools(_)

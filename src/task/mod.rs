@@ -3,11 +3,13 @@
 //! Takes in rows of a benchmark, gives out [`Instance`]s. The two halves of an instance never travel together: the
 //! environment and the agent see a [`Task`], only a grader sees an [`AnswerKey`].
 
+pub(crate) mod cache;
 mod git;
 pub mod lists;
 pub mod minimal;
 mod plain;
 mod pristine;
+pub mod recipe;
 pub mod repository;
 pub mod rows;
 pub mod select;

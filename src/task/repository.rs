@@ -2,10 +2,8 @@
 //!
 //! Made once for each source and commit, kept in a cache, and put into sandboxes copy-on-write.
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -13,11 +11,11 @@ use serde::Deserialize;
 use serde::Serialize;
 use sha2::Digest;
 use sha2::Sha256;
-use tempfile::TempDir;
 
 use crate::data::Data;
 use crate::task::RepositorySource;
 use crate::task::Task;
+use crate::task::cache::Cache;
 use crate::task::git::Git;
 use crate::task::git::GitDirectory;
 use crate::task::git::optional;
@@ -26,8 +24,6 @@ use crate::task::pristine;
 
 /// How copies are made, part of their names: raised when it changes, so that old ones are not used.
 const FORMAT: u32 = 1;
-/// Begins the names of copies that are being made or removed.
-const UNFINISHED: &str = ".unfinished-";
 /// The file beside a copy's work tree that says what it is.
 const RECEIPT: &str = "receipt.json";
 
@@ -183,7 +179,7 @@ impl Repositories {
     pub fn prepare(&self, task: &Task, data: &Data) -> Result<Prepared, RepositoryError> {
         let source = Source::of(task, data)?;
         let name = source.identity()?;
-        let prepared = match finished(&self.directory().join(&name))? {
+        let prepared = match finished(&self.cache().place(&name))? {
             Some(prepared) => prepared,
             None => self.make(&source, &name)?,
         };
@@ -204,16 +200,12 @@ impl Repositories {
     }
 
     fn make(&self, source: &Source<'_>, name: &str) -> Result<Prepared, RepositoryError> {
-        let all = self.directory();
-        fs_err::create_dir_all(&all)?;
-        let all = fs_err::canonicalize(all)?;
-        let lock = all.join(format!(".lock-{name}"));
-        let held = fs_err::File::create(&lock)?;
-        // The lock only saves others from making the same copy again, so a file system without locks will do.
-        let _ = held.file().lock();
-        let made = source.make(&all, &all.join(name));
-        optional(fs_err::remove_file(&lock))?;
-        made
+        let cache = self.cache();
+        let _turn = cache.turn(name)?;
+        match finished(&cache.place(name))? {
+            Some(prepared) => Ok(prepared),
+            None => source.make(&cache, name),
+        }
     }
 
     /// Removes what was left of copies whose making was interrupted; gives the bytes that were freed.
@@ -221,18 +213,7 @@ impl Repositories {
     /// # Errors
     /// When something cannot be removed.
     pub fn clean(&self) -> Result<u64, RepositoryError> {
-        let mut freed = 0;
-        for path in entries(&self.directory())? {
-            let maker = path
-                .file_name()
-                .and_then(OsStr::to_str)
-                .and_then(|name| name.strip_prefix(UNFINISHED));
-            if maker.is_some_and(|maker| !is_alive(maker)) {
-                freed += size(&path)?;
-                fs_err::remove_dir_all(&path)?;
-            }
-        }
-        Ok(freed)
+        Ok(self.cache().clean()?)
     }
 
     /// Removes every copy that is not being made; gives the bytes that were freed. No sandbox may use one.
@@ -240,23 +221,11 @@ impl Repositories {
     /// # Errors
     /// When something cannot be removed.
     pub fn remove_all(&self) -> Result<u64, RepositoryError> {
-        let mut freed = self.clean()?;
-        let all = self.directory();
-        for path in entries(&all)? {
-            let hidden = path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"."));
-            if !hidden {
-                freed += size(&path)?;
-                // A copy that is half removed must not have the name of a whole one.
-                let doomed = unfinished(&all)?;
-                fs_err::rename(&path, doomed.path().join("copy"))?;
-                doomed.close()?;
-            }
-        }
-        Ok(freed)
+        Ok(self.cache().remove_all()?)
     }
 
-    fn directory(&self) -> PathBuf {
-        self.cache.join("repositories")
+    fn cache(&self) -> Cache {
+        Cache::at(self.cache.join("repositories"))
     }
 }
 
@@ -308,12 +277,9 @@ impl<'a> Source<'a> {
         Ok(format!("{:x}", identity.finalize()))
     }
 
-    /// Makes the copy in a folder of its own, which then gets the name `to`, unless another process was faster.
-    fn make(&self, all: &Path, to: &Path) -> Result<Prepared, RepositoryError> {
-        if let Some(prepared) = finished(to)? {
-            return Ok(prepared);
-        }
-        let build = unfinished(all)?;
+    /// Makes the copy in a folder of its own, which then gets its name, unless another process was faster.
+    fn make(&self, cache: &Cache, name: &str) -> Result<Prepared, RepositoryError> {
+        let build = cache.unfinished()?;
         let scratch = build.path().join("scratch");
         let (directory, commit) = match self {
             Self::Clone { folder, directory, commit } => {
@@ -333,16 +299,8 @@ impl<'a> Source<'a> {
         fs_err::remove_dir_all(&scratch)?;
         let receipt = serde_json::to_vec(&Receipt { commit, missing }).map_err(io::Error::from)?;
         fs_err::write(build.path().join(RECEIPT), receipt)?;
-        match (fs_err::rename(build.path(), to), finished(to)?) {
-            (Ok(()), Some(prepared)) => {
-                // The folder has a new name, so there is nothing left to remove.
-                let _ = build.keep();
-                Ok(prepared)
-            }
-            (Err(_), Some(prepared)) => Ok(prepared),
-            (Err(error), None) => Err(error.into()),
-            (Ok(()), None) => Err(io::Error::from(io::ErrorKind::NotFound).into()),
-        }
+        cache.finish(build, name)?;
+        finished(&cache.place(name))?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound).into())
     }
 }
 
@@ -354,36 +312,6 @@ fn finished(folder: &Path) -> io::Result<Option<Prepared>> {
         .map_err(|error| io::Error::other(format!("read {}: {error}", path.display())))?;
     let tree = fs_err::canonicalize(folder.join("tree"))?;
     Ok(Some(Prepared { objects: tree.join(".git/objects"), tree, commit, missing }))
-}
-
-/// A folder whose name says which process works in it.
-fn unfinished(all: &Path) -> io::Result<TempDir> {
-    let process = std::process::id();
-    let start = started(process).unwrap_or_default();
-    tempfile::Builder::new()
-        .prefix(&format!("{UNFINISHED}{process}-{start}-"))
-        // A sandbox may look at the copy as another user.
-        .permissions(std::fs::Permissions::from_mode(0o755))
-        .tempdir_in(all)
-}
-
-/// Whether the process of `<process>-<start>-…` is running.
-fn is_alive(maker: &str) -> bool {
-    let mut parts = maker.split('-').map(|part| part.parse().ok());
-    match (parts.next().flatten(), parts.next().flatten()) {
-        (Some(process), Some(start)) => {
-            u32::try_from(process).ok().and_then(started) == Some(start)
-        }
-        _ => false,
-    }
-}
-
-/// When a process started, in clock ticks since boot. Process numbers are used again, so the number alone does not
-/// name a process.
-fn started(process: u32) -> Option<u64> {
-    let stat = fs_err::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The program's name stands in parentheses and may hold anything; start time is the 20th field after it.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 fn resolve(
@@ -405,18 +333,4 @@ fn existing(folder: &Path) -> Result<PathBuf, RepositoryError> {
         return Err(RepositoryError::SourceMissing { folder: folder.to_owned() });
     }
     Ok(fs_err::canonicalize(folder)?)
-}
-
-fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = optional(fs_err::read_dir(folder))?;
-    entries.into_iter().flatten().map(|entry| Ok(entry?.path())).collect()
-}
-
-/// Bytes of the files below a path.
-fn size(path: &Path) -> io::Result<u64> {
-    let metadata = fs_err::symlink_metadata(path)?;
-    if !metadata.is_dir() {
-        return Ok(metadata.len());
-    }
-    entries(path)?.iter().map(|path| size(path)).sum()
 }

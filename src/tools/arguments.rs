@@ -23,6 +23,32 @@ pub struct ArgumentMistake {
     pub nearest: Option<String>,
 }
 
+/// Arguments that were checked against the tool's schema, defaults filled in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Arguments(Map<String, Value>);
+
+impl Arguments {
+    /// An argument, when it was given or has a default.
+    pub fn given(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+
+    /// A text; empty when it was not given.
+    pub fn text(&self, name: &str) -> &str {
+        self.0.get(name).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// A whole number; 0 when it was not given.
+    pub fn number(&self, name: &str) -> u64 {
+        self.0.get(name).and_then(Value::as_u64).unwrap_or_default()
+    }
+
+    /// A truth value; false when it was not given.
+    pub fn is(&self, name: &str) -> bool {
+        self.0.get(name).and_then(Value::as_bool).unwrap_or_default()
+    }
+}
+
 /// The arguments of a call with defaults filled in, or the first mistake.
 ///
 /// Numbers and truth values written as text (`"12"`, `"true"`) are taken for what they are where the schema asks for
@@ -33,7 +59,7 @@ pub struct ArgumentMistake {
 pub fn check(
     schema: &ToolSchema,
     arguments: &Map<String, Value>,
-) -> Result<Map<String, Value>, ArgumentMistake> {
+) -> Result<Arguments, ArgumentMistake> {
     let no_properties = Map::new();
     let properties = schema.parameters["properties"].as_object().unwrap_or(&no_properties);
     let mistake = |code, argument: &str| ArgumentMistake {
@@ -73,7 +99,7 @@ pub fn check(
             }
         };
     }
-    Ok(checked)
+    Ok(Arguments(checked))
 }
 
 fn convert(property: &Value, value: &Value) -> Result<Value, String> {
@@ -105,12 +131,10 @@ fn convert(property: &Value, value: &Value) -> Result<Value, String> {
                 }),
             }
         }
-        Some("boolean") => match value {
-            Value::Bool(_) => Ok(value.clone()),
-            Value::String(text) if text.eq_ignore_ascii_case("true") => Ok(Value::Bool(true)),
-            Value::String(text) if text.eq_ignore_ascii_case("false") => Ok(Value::Bool(false)),
-            _ => Err("true or false".into()),
-        },
+        Some("boolean") => {
+            let written = value.as_str().and_then(|text| text.to_ascii_lowercase().parse().ok());
+            value.as_bool().or(written).map(Value::Bool).ok_or_else(|| "true or false".into())
+        }
         Some("string") => match (value, property["enum"].as_array()) {
             (Value::String(_), None) => Ok(value.clone()),
             (Value::String(_), Some(allowed)) if allowed.contains(value) => Ok(value.clone()),
@@ -145,7 +169,7 @@ mod tests {
 
     fn checked(arguments: Value) -> Result<Value, (&'static str, String)> {
         check(&schema(), arguments.as_object().unwrap())
-            .map(Value::Object)
+            .map(|arguments| Value::Object(arguments.0))
             .map_err(|mistake| (mistake.code, mistake.argument))
     }
 

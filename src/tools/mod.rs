@@ -5,7 +5,9 @@
 
 pub mod arguments;
 pub mod dialect;
+mod refusal;
 pub mod set;
+mod shown;
 pub mod workbench;
 
 /// Why a tool set or agent file cannot be used.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Map;
 use serde_json::Value;
 use serde_json::json;
 
@@ -15,16 +14,17 @@ use crate::protocol::wire::Edit;
 use crate::protocol::wire::Ending;
 use crate::protocol::wire::Line;
 use crate::protocol::wire::Op;
-use crate::protocol::wire::Refusal;
 use crate::protocol::wire::Reply;
 use crate::protocol::wire::Window;
 use crate::sandbox::client::Guest;
 use crate::sandbox::client::GuestError;
 use crate::text;
-use crate::text::HeadTail;
 use crate::tools::ToolsError;
 use crate::tools::arguments;
+use crate::tools::arguments::Arguments;
+use crate::tools::refusal;
 use crate::tools::set::ToolSet;
+use crate::tools::shown::Shown;
 
 /// Name of the shell session that `run` uses.
 pub const SESSION: &str = "main";
@@ -111,7 +111,7 @@ impl Workbench {
             );
         };
         let arguments = match arguments::check(schema, &call.arguments) {
-            Ok(arguments) => Arguments(arguments),
+            Ok(arguments) => arguments,
             Err(mistake) => return self.mistake(mistake.code, &mistake),
         };
         let performed = match call.tool.as_str() {
@@ -134,7 +134,10 @@ impl Workbench {
             }
         };
         match performed {
-            Err(PerformError::Guest(GuestError::Refused(refusal))) => self.refused(&refusal),
+            Err(PerformError::Guest(GuestError::Refused(refusal))) => {
+                let (code, values) = refusal::message(&refusal);
+                self.mistake(code, values)
+            }
             Err(PerformError::Guest(GuestError::Failed(reason))) => {
                 self.mistake("failed", json!({"reason": reason}))
             }
@@ -317,7 +320,7 @@ impl Workbench {
         arguments: &Arguments,
     ) -> Result<Performed, PerformError> {
         let term = arguments.text("search_term");
-        let path = match (arguments.0.get("path").and_then(Value::as_str), &self.current) {
+        let path = match (arguments.given("path").and_then(Value::as_str), &self.current) {
             (Some(path), _) => path,
             (None, Some(current)) => &current.path,
             (None, None) => return self.mistake("no_open_file", json!({})),
@@ -371,7 +374,7 @@ impl Workbench {
             "create" => &["file_text"],
             _ => &[],
         };
-        if let Some(missing) = needed.iter().find(|name| !arguments.0.contains_key(**name)) {
+        if let Some(missing) = needed.iter().find(|name| arguments.given(name).is_none()) {
             let tool = format!("edit {command}");
             return self.mistake("missing_argument", json!({"tool": tool, "argument": missing}));
         }
@@ -404,14 +407,14 @@ impl Workbench {
 
     async fn run(&self, guest: &Guest, arguments: &Arguments) -> Result<Performed, PerformError> {
         let mut limit = self.limits.command;
-        if let Some(seconds) = arguments.0.get("timeout").and_then(Value::as_u64) {
+        if let Some(seconds) = arguments.given("timeout").and_then(Value::as_u64) {
             let asked = Duration::from_secs(seconds);
             limit = if limit.is_zero() { asked } else { limit.min(asked) };
         }
         let keep =
             u32::try_from(self.limits.observation_chars * 4).unwrap_or(u32::MAX).max(64 << 10);
         let result = guest.run(SESSION, arguments.text("command").as_bytes(), limit, keep).await?;
-        let shown = self.output(&result);
+        let shown = Shown::of(&result, self.limits.observation_chars);
         let (ending, code, signal) = match result.ending {
             Ending::Exited(code) => ("exited", code, 0),
             Ending::Signalled(signal) => ("signalled", 0, signal),
@@ -430,8 +433,7 @@ impl Workbench {
                 "code": code,
                 "signal": signal,
                 "limit": limit.as_secs(),
-                // A shell that the command itself ended by `exit` is not worth a word.
-                "restarted": result.shell_lost && !matches!(result.ending, Ending::Exited(_)),
+                "restarted": result.shell_lost,
                 "cwd": result.cwd,
             }),
         )?;
@@ -443,81 +445,6 @@ impl Workbench {
         let outcome =
             Outcome::Command { ending, bytes: result.total, shell_restarted: result.shell_lost };
         Ok(Performed { text, outcome, command: Some(result), submitted: false })
-    }
-
-    /// A command's output as the model reads it: as a person would see it on a terminal, cut in the middle.
-    fn output(&self, result: &CommandResult) -> Shown {
-        let limit = self.limits.observation_chars;
-        let kept = (result.head.len() + result.tail.len()) as u64;
-        if result.total <= kept {
-            let whole = text::plain(&text::lossy(&[result.head.as_slice(), &result.tail].concat()));
-            return Shown {
-                text: text::head_tail(whole.trim_end_matches('\n'), limit),
-                unit: "characters",
-            };
-        }
-        let head = text::plain(&text::lossy(whole_characters_before(&result.head)));
-        let tail = text::plain(&text::lossy(whole_characters_after(&result.tail)));
-        let (head, _) = text::head(&head, limit / 2);
-        let skip = tail.chars().count().saturating_sub(limit / 2);
-        let tail: String = tail.trim_end_matches('\n').chars().skip(skip).collect();
-        let elided = result.total.saturating_sub((head.len() + tail.len()) as u64);
-        Shown { text: HeadTail { head: head.to_owned(), elided, tail }, unit: "bytes" }
-    }
-
-    fn refused(&self, refusal: &Refusal) -> Result<Performed, PerformError> {
-        let (code, values) = match refusal {
-            Refusal::NotFound { path, similar } => {
-                ("not_found", json!({"path": path, "similar": similar}))
-            }
-            Refusal::IsDirectory { path } => ("is_directory", json!({"path": path})),
-            Refusal::NotDirectory { path } => ("not_directory", json!({"path": path})),
-            Refusal::NotRegular { path } => ("not_regular", json!({"path": path})),
-            Refusal::Binary { path } => ("binary", json!({"path": path})),
-            Refusal::TooLarge { path, size, limit } => {
-                ("too_large", json!({"path": path, "size": size, "limit": limit}))
-            }
-            Refusal::Denied { path, reason } => ("denied", json!({"path": path, "reason": reason})),
-            Refusal::EmptyOld => ("empty_old", json!({})),
-            Refusal::NoMatch { path, whitespace_differs_at, nearest } => {
-                let nearest =
-                    nearest.as_ref().map(|(line, text)| json!({"line": line, "text": text}));
-                (
-                    "no_match",
-                    json!({"path": path, "whitespace_differs_at": whitespace_differs_at, "nearest": nearest}),
-                )
-            }
-            Refusal::ManyMatches { path, lines } => {
-                ("many_matches", json!({"path": path, "lines": lines}))
-            }
-            Refusal::NoChange { path } => ("no_change", json!({"path": path})),
-            Refusal::Exists { path } => ("exists", json!({"path": path})),
-            Refusal::NoLine { path, line, total } => {
-                ("no_line", json!({"path": path, "line": line, "total": total}))
-            }
-            Refusal::NoUndo { path } => ("no_undo", json!({"path": path})),
-            Refusal::BadPattern { pattern, reason } => {
-                ("bad_pattern", json!({"pattern": pattern, "reason": reason}))
-            }
-        };
-        self.mistake(code, values)
-    }
-}
-
-/// Arguments that were checked against the tool's schema.
-struct Arguments(Map<String, Value>);
-
-impl Arguments {
-    fn text(&self, name: &str) -> &str {
-        self.0.get(name).and_then(Value::as_str).unwrap_or_default()
-    }
-
-    fn number(&self, name: &str) -> u64 {
-        self.0.get(name).and_then(Value::as_u64).unwrap_or_default()
-    }
-
-    fn is(&self, name: &str) -> bool {
-        self.0.get(name).and_then(Value::as_bool).unwrap_or_default()
     }
 }
 
@@ -538,21 +465,15 @@ enum Extent {
     Whole,
 }
 
-struct Shown {
-    text: HeadTail,
-    unit: &'static str,
-}
-
 async fn lines_of(
     guest: &Guest,
     path: &str,
     first: u64,
     count: u64,
 ) -> Result<Window, PerformError> {
-    match guest.call(Op::Lines { path: path.to_owned(), first, count }, SHORT).await? {
-        Reply::Lines(window) => Ok(window),
-        _ => Err(unexpected()),
-    }
+    let op = Op::Lines { path: path.to_owned(), first, count };
+    let Reply::Lines(window) = guest.call(op, SHORT).await? else { return Err(unexpected()) };
+    Ok(window)
 }
 
 fn numbered(window: &Window) -> Vec<Value> {
@@ -569,18 +490,4 @@ fn line_value(number: u64, line: &Line) -> Value {
 
 fn unexpected() -> PerformError {
     GuestError::Failed("the guest gave another operation's reply".into()).into()
-}
-
-/// `bytes` without a character that is cut off at its end.
-fn whole_characters_before(bytes: &[u8]) -> &[u8] {
-    match std::str::from_utf8(bytes) {
-        Err(error) if error.error_len().is_none() => &bytes[..error.valid_up_to()],
-        Ok(_) | Err(_) => bytes,
-    }
-}
-
-/// `bytes` without the rest of a character that began before them.
-fn whole_characters_after(bytes: &[u8]) -> &[u8] {
-    let rest = bytes.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
-    &bytes[rest..]
 }

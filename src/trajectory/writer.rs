@@ -153,7 +153,13 @@ mod tests {
             Event::Request { turn: 1, messages: Vec::new(), parameters, sha256: String::new() };
         assert!(matches!(writer.record(deep), Err(TrajectoryError::Encode(_))));
         let (start_tree, isolation, network) = (String::new(), String::new(), String::new());
-        let endless = Event::Reset { start_tree, isolation, network, seconds: f64::INFINITY };
+        let endless = Event::Reset {
+            start_tree,
+            isolation,
+            network,
+            environment: None,
+            seconds: f64::INFINITY,
+        };
         assert!(matches!(writer.record(endless), Err(TrajectoryError::Encode(_))));
         assert_eq!(fs_err::read(&path).unwrap(), b"");
     }

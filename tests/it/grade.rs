@@ -10,10 +10,16 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::time::Instant;
 
+use async_trait::async_trait;
 use patchgym::data::Data;
+use patchgym::env::environments::Environments;
+use patchgym::env::environments::Preparation;
+use patchgym::env::site::Sites;
 use patchgym::grade::Graded;
 use patchgym::grade::Grader;
 use patchgym::grade::apply;
@@ -24,10 +30,12 @@ use patchgym::protocol::verdict::Apply;
 use patchgym::protocol::verdict::GradeError;
 use patchgym::protocol::verdict::Outcome;
 use patchgym::protocol::verdict::Verdict;
-use patchgym::protocol::wire::SessionStart;
 use patchgym::sandbox::Access;
 use patchgym::sandbox::Backend;
+use patchgym::sandbox::Isolation;
 use patchgym::sandbox::Mount;
+use patchgym::sandbox::Sandbox;
+use patchgym::sandbox::SandboxError;
 use patchgym::sandbox::SandboxSpec;
 use patchgym::sandbox::local::backend::Local;
 use patchgym::sandbox::local::programs;
@@ -35,6 +43,7 @@ use patchgym::task::AnswerKey;
 use patchgym::task::Instance;
 use patchgym::task::RepositorySource;
 use patchgym::task::Task;
+use patchgym::task::recipe::Recipes;
 use patchgym::task::repository::Repositories;
 use patchgym::task::rows;
 use patchgym::task::source;
@@ -51,14 +60,29 @@ struct Bench {
 
 impl Bench {
     fn new(timeout: u64) -> Self {
+        Self::on(Arc::new(Local::new()), timeout)
+    }
+
+    fn on(backend: Arc<dyn Backend>, timeout: u64) -> Self {
         let cache = tempfile::tempdir().unwrap();
         let repositories = Arc::new(Repositories::at(cache.path().to_owned()));
         let data = Arc::new(Data::open(&[]).unwrap());
         let options =
             GradeOptions { timeout: Duration::from_secs(timeout), ..GradeOptions::default() };
-        let backend: Arc<dyn Backend> = Arc::new(Local::new());
-        let grader =
-            SandboxedGrader::new(backend, Arc::clone(&repositories), Arc::clone(&data), options);
+        let environments = Environments::new(
+            Arc::clone(&backend),
+            cache.path(),
+            Recipes::default(),
+            Preparation::default(),
+            Arc::new(|_| {}),
+        );
+        let sites = Sites {
+            backend,
+            repositories: Arc::clone(&repositories),
+            environments: Arc::new(environments),
+            data: Arc::clone(&data),
+        };
+        let grader = SandboxedGrader::new(sites, options);
         Self { grader, repositories, data, _cache: cache }
     }
 
@@ -93,9 +117,7 @@ impl Bench {
         }
         let mut sandbox = Local::new().create(&spec).await.unwrap();
         let guest = sandbox.connect().await.unwrap();
-        let start =
-            SessionStart { cwd: task.workdir, env: spec.environment(), exports: Vec::new() };
-        let applied = apply::apply(&guest, &start, patch.as_bytes()).await.unwrap();
+        let applied = apply::apply(&guest, sandbox.place(), patch.as_bytes()).await.unwrap();
         let after = guest.read(path, 1 << 20).await.ok();
         sandbox.close().await.unwrap();
         (applied, after)
@@ -444,6 +466,40 @@ async fn a_broken_machine_is_an_error_and_no_verdict() {
         detail(bench.grade(&killer, FIX).await),
         "use sandbox: its guest was ended by signal 9"
     );
+}
+
+/// The local backend on a machine that refuses the first `refusals` sandboxes.
+#[derive(Default)]
+struct Refusing {
+    local: Local,
+    refusals: u32,
+    asked: AtomicU32,
+}
+
+#[async_trait]
+impl Backend for Refusing {
+    fn isolation(&self) -> Isolation {
+        self.local.isolation()
+    }
+
+    async fn create(&self, spec: &SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
+        if self.asked.fetch_add(1, Ordering::Relaxed) < self.refusals {
+            return Err(SandboxError::Gone);
+        }
+        self.local.create(spec).await
+    }
+}
+
+#[tokio::test]
+async fn a_second_sandbox_is_tried_and_no_third() {
+    let (_directory, instance) = sums();
+    for (refusals, expected) in [(1, Outcome::Resolved), (2, Outcome::Error)] {
+        let backend = Arc::new(Refusing { refusals, ..Refusing::default() });
+        let bench = Bench::on(Arc::clone(&backend) as Arc<dyn Backend>, 60);
+        let graded = bench.grade(&instance, FIX).await;
+        assert_eq!(graded.verdict.outcome, expected, "{:?}", graded.verdict);
+        assert_eq!(backend.asked.load(Ordering::Relaxed), 2);
+    }
 }
 
 #[tokio::test]

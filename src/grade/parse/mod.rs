@@ -2,9 +2,10 @@
 //!
 //! Knows nothing of tasks, patches or expected tests. A parser named `parse_log_…` reads exactly what the SWE-bench
 //! harness 5.0.2 reads, mistakes included, because published expectations were made with it. The parsers `pytest`,
-//! `django`, `go`, `tap` and `unittest` are patchgym's own and read what the runner meant.
+//! `django`, `go`, `tap`, `unittest` and `exit` are patchgym's own and read what the runner meant.
 
 mod django;
+mod exit;
 mod go;
 mod pytest;
 mod reading;
@@ -16,6 +17,7 @@ mod unittest;
 
 use crate::protocol::verdict::TestMap;
 
+pub use exit::EXIT_STATUS;
 pub use reading::Mark;
 pub use reading::Reading;
 
@@ -45,12 +47,13 @@ impl Parser {
     }
 }
 
-const PARSERS: [Parser; 26] = [
+const PARSERS: [Parser; 27] = [
     Parser { name: "pytest", read: session::pytest },
     Parser { name: "django", read: unittest::django },
     Parser { name: "unittest", read: unittest::unittest },
     Parser { name: "go", read: go::go },
     Parser { name: "tap", read: tap::tap },
+    Parser { name: "exit", read: exit::exit },
     Parser { name: "parse_log_pytest", read: pytest::pytest },
     Parser { name: "parse_log_astroid", read: pytest::pytest },
     Parser { name: "parse_log_flask", read: pytest::pytest },

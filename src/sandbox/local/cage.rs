@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 use rustix::process::DumpableBehavior;
+use rustix::process::Resource;
+use rustix::process::Rlimit;
 use rustix::thread::CapabilitySet;
 use rustix::thread::CapabilitySets;
 use seccompiler::BpfProgram;
@@ -14,14 +16,35 @@ use seccompiler::SeccompCondition;
 use seccompiler::SeccompFilter;
 use seccompiler::SeccompRule;
 
+use crate::protocol::setup::Reach;
+
 /// Keeps other processes of the same user from tracing this one or reading its memory and file descriptors.
 pub(crate) fn hide_from_tracing() -> io::Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(io::Error::from)
 }
 
-/// Drops every capability that a container has not by default (Docker's set), for this process and all it starts.
-pub(crate) fn drop_capabilities() -> io::Result<()> {
-    let kept = CapabilitySet::CHOWN
+/// Most processes and threads of a sandbox: those of a program that starts itself without end are the machine's too.
+const PROCESSES: u64 = 4096;
+
+/// Limits the processes of the calling one's user namespace.
+pub(crate) fn limit_processes() -> io::Result<()> {
+    set_limit(Resource::Nproc, PROCESSES)
+}
+
+/// Keeps processes that crash from leaving anything on the machine.
+pub(crate) fn forbid_core_dumps() -> io::Result<()> {
+    // With exactly one byte neither is a file written nor the machine's own program for crashes started.
+    set_limit(Resource::Core, 1)
+}
+
+fn set_limit(resource: Resource, limit: u64) -> io::Result<()> {
+    let limit = Some(limit);
+    Ok(rustix::process::setrlimit(resource, Rlimit { current: limit, maximum: limit })?)
+}
+
+/// The capabilities that a container has by default (Docker's set).
+pub(crate) fn container_capabilities() -> CapabilitySet {
+    CapabilitySet::CHOWN
         | CapabilitySet::DAC_OVERRIDE
         | CapabilitySet::FOWNER
         | CapabilitySet::FSETID
@@ -34,7 +57,11 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
         | CapabilitySet::SYS_CHROOT
         | CapabilitySet::MKNOD
         | CapabilitySet::AUDIT_WRITE
-        | CapabilitySet::SETFCAP;
+        | CapabilitySet::SETFCAP
+}
+
+/// Drops every capability but those `kept`, for this process and all it starts.
+pub(crate) fn drop_capabilities(kept: CapabilitySet) -> io::Result<()> {
     for number in 0..64 {
         let one = CapabilitySet::from_bits_retain(1 << number);
         // Numbers beyond the kernel's last capability are refused; there is nothing to drop then.
@@ -57,11 +84,23 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
     Ok(())
 }
 
+/// What keeps a process from the machine besides the filter of system calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Besides {
+    /// Namespaces: what it can name is the sandbox's.
+    Namespaces,
+    /// Landlock, which leaves sockets, shared memory and other processes' limits to the filter.
+    Landlock {
+        /// What the sandbox can reach.
+        network: Reach,
+    },
+}
+
 /// Gives up the right to gain privileges and forbids the system calls that change mounts, namespaces, keys and the
-/// kernel.
-pub(crate) fn forbid_system_calls() -> io::Result<()> {
+/// kernel, and those that would get past what stands around the process besides.
+pub(crate) fn forbid_system_calls(besides: Besides) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
-    for program in programs().map_err(io::Error::other)? {
+    for program in programs(besides).map_err(io::Error::other)? {
         seccompiler::apply_filter(&program).map_err(io::Error::other)?;
     }
     Ok(())
@@ -98,6 +137,12 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_swapoff,
     libc::SYS_acct,
     libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    libc::SYS_syslog,
+    libc::SYS_fanotify_init,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_vhangup,
+    libc::SYS_kcmp,
     libc::SYS_settimeofday,
     libc::SYS_clock_settime,
     libc::SYS_clock_adjtime,
@@ -106,6 +151,27 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
 ];
+
+/// Memory, semaphores and messages that processes of the whole machine share.
+const SHARED: &[i64] = &[
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+];
+
+/// What sockets a network namespace confines. Others, of virtual machines or radios, reach past it.
+const CONFINED: &[i32] =
+    &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET];
 
 const NAMESPACE_FLAGS: &[i32] = &[
     libc::CLONE_NEWNS,
@@ -121,29 +187,41 @@ const NAMESPACE_FLAGS: &[i32] = &[
 #[cfg(target_arch = "x86_64")]
 const X32: i64 = 0x4000_0000;
 
-fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
+fn programs(besides: Besides) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let mut denied: BTreeMap<i64, Vec<SeccompRule>> =
         FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
     let flags = NAMESPACE_FLAGS.iter().map(|flag| {
         let flag = u64::from(flag.unsigned_abs());
-        SeccompRule::new(vec![SeccompCondition::new(
-            0,
-            SeccompCmpArgLen::Qword,
-            SeccompCmpOp::MaskedEq(flag),
-            flag,
-        )?])
+        rule(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(flag), flag)
     });
     denied.insert(libc::SYS_clone, flags.collect::<Result<_, _>>()?);
     // Characters pushed into a terminal are read by whoever reads it next, inside the sandbox or outside.
-    let terminal = [libc::TIOCSTI, libc::TIOCLINUX].into_iter().map(|request| {
-        SeccompRule::new(vec![SeccompCondition::new(
-            1,
-            SeccompCmpArgLen::Dword,
-            SeccompCmpOp::Eq,
-            request,
-        )?])
-    });
+    let terminal = [libc::TIOCSTI, libc::TIOCLINUX]
+        .into_iter()
+        .map(|request| rule(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, request));
     denied.insert(libc::SYS_ioctl, terminal.collect::<Result<_, _>>()?);
+    denied.insert(libc::SYS_socket, vec![other_sockets()?]);
+    if let Besides::Landlock { network } = besides {
+        denied.extend(SHARED.iter().map(|call| (*call, Vec::new())));
+        let (word, equal) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq);
+        // Every process that may be signalled, the guest among them.
+        denied.insert(
+            libc::SYS_kill,
+            vec![rule(0, word.clone(), equal.clone(), u64::from(u32::MAX))?],
+        );
+        // The limits of any process of the same user can be set, and a limit on processor time ends it.
+        denied.insert(libc::SYS_prlimit64, vec![rule(0, word.clone(), SeccompCmpOp::Ne, 0)?]);
+        // Landlock confines neither sockets with a path, such as those of daemons that run commands for their user,
+        // nor other protocols than TCP. Pairs of sockets have another call.
+        let sockets = match network {
+            Reach::Nothing => Vec::new(),
+            Reach::Machine => vec![
+                rule(0, word, equal, u64::from(libc::AF_UNIX.unsigned_abs()))?,
+                other_sockets()?,
+            ],
+        };
+        denied.insert(libc::SYS_socket, sockets);
+    }
     // The flags of clone3 stand in memory that a filter cannot read. "Not implemented" makes libraries use clone.
     let mut absent: BTreeMap<i64, Vec<SeccompRule>> =
         BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
@@ -154,6 +232,25 @@ fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
         rules.extend(doubled);
     }
     Ok([program(denied, libc::EPERM)?, program(absent, libc::ENOSYS)?])
+}
+
+/// Applies to sockets that no namespace confines.
+fn other_sockets() -> Result<SeccompRule, seccompiler::BackendError> {
+    let conditions = CONFINED.iter().map(|family| {
+        let family = u64::from(family.unsigned_abs());
+        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, family)
+    });
+    SeccompRule::new(conditions.collect::<Result<_, _>>()?)
+}
+
+/// Applies when an argument compares so with a value.
+fn rule(
+    argument: u8,
+    length: SeccompCmpArgLen,
+    compare: SeccompCmpOp,
+    value: u64,
+) -> Result<SeccompRule, seccompiler::BackendError> {
+    SeccompRule::new(vec![SeccompCondition::new(argument, length, compare, value)?])
 }
 
 fn program(
@@ -171,10 +268,18 @@ fn program(
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn the_filters_compile() {
-        for program in super::programs().unwrap() {
-            assert!(!program.is_empty());
+        for besides in [
+            Besides::Namespaces,
+            Besides::Landlock { network: Reach::Nothing },
+            Besides::Landlock { network: Reach::Machine },
+        ] {
+            for program in programs(besides).unwrap() {
+                assert!(!program.is_empty());
+            }
         }
     }
 }

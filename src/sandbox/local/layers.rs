@@ -6,14 +6,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Component;
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::OnceLock;
+use std::sync::PoisonError;
+
+use ignore::WalkState;
 
 use crate::protocol::setup::Content;
 use crate::protocol::setup::Layer;
 use crate::sandbox::Access;
 use crate::sandbox::Mount;
+use crate::sandbox::Network;
 use crate::sandbox::Root;
 use crate::sandbox::SandboxError;
 use crate::sandbox::SandboxSpec;
@@ -42,15 +48,34 @@ const CREDENTIALS: &[&str] = &[
     "/etc/apt/auth.conf",
     "/etc/apt/auth.conf.d",
     "/etc/apt/sources.list.d",
+    "/etc/boto.cfg",
+    "/etc/cloud",
+    "/etc/consul.d",
+    "/etc/environment",
+    "/etc/fstab",
+    "/etc/gitconfig",
+    "/etc/letsencrypt",
+    "/etc/msmtprc",
+    "/etc/nomad.d",
+    "/etc/npmrc",
+    "/etc/systemd/system",
+    "/etc/vault.d",
+    "/etc/xdg/pip",
+    "/etc/yum.repos.d",
+    "/etc/zypp",
+    "/usr/pip.conf",
+    "/usr/etc/npmrc",
+    "/usr/etc/gitconfig",
+    "/usr/local/pip.conf",
     "/etc/NetworkManager",
     "/etc/wireguard",
     "/etc/openvpn",
     "/etc/machine-id",
 ];
+/// The same in an installation of an interpreter.
+const IN_INSTALLATIONS: &[&str] = &["pip.conf", "etc/pip.conf", "etc/npmrc", "etc/gitconfig"];
 /// Where files that only root may read are looked for; elsewhere below the system directories there are none.
-const SCANNED: &[&str] = &["/etc", "/opt", "/usr/local/etc"];
-/// Most entries that are looked at for secrets in one directory tree; a larger tree is not shown.
-const MOST_SCANNED: usize = 200_000;
+const SCANNED: &[&str] = &["/etc", "/opt", "/usr/local"];
 
 /// The layers of a sandbox.
 ///
@@ -75,7 +100,12 @@ pub(super) fn layers(spec: &SandboxSpec) -> Result<Vec<Layer>, SandboxError> {
             ] {
                 layers.push(Layer { target: path.into(), content: Content::Directory(mode) });
             }
+            // Links to `/run` that are written so are as old as `/var`.
+            layers.push(layer(Path::new("/var/run"), Content::Symlink(b"/run".to_vec())));
             layers.extend(system().iter().cloned());
+            if spec.network == Network::Full {
+                layers.extend(name_servers(Path::new("/etc/resolv.conf")));
+            }
         }
         Root::Directory(path) => {
             let source = existing(path)?;
@@ -89,15 +119,52 @@ pub(super) fn layers(spec: &SandboxSpec) -> Result<Vec<Layer>, SandboxError> {
     if !spec.mounts.iter().any(|mount| mount.target == spec.workdir) {
         layers.push(Layer { target: spec.workdir.clone(), content: Content::Directory(0o755) });
     }
-    for Mount { source, target, access } in &spec.mounts {
-        let source = existing(source)?;
+    for Mount { source: mount_source, target, access } in &spec.mounts {
+        let source = existing(mount_source)?;
         let content = match access {
-            Access::ReadOnly => Content::ReadOnly { source },
+            Access::ReadOnly => {
+                let hide = in_installation(mount_source);
+                Content::ReadOnly { source, hide }
+            }
             Access::CopyOnWrite => Content::Overlay { source, hide: Vec::new() },
         };
         layers.push(Layer { target: target.clone(), content });
     }
     Ok(layers)
+}
+
+/// Where the names of name servers stand, when `path` is a link to what a service keeps in a directory that is not
+/// shown.
+fn name_servers(path: &Path) -> Option<Layer> {
+    let target = path.parent()?.join(fs_err::read_link(path).ok()?);
+    let mut plain = PathBuf::new();
+    for part in target.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            Component::Normal(_) | Component::RootDir | Component::Prefix(_) => plain.push(part),
+        }
+    }
+    let content = fs_err::read(path).ok()?;
+    (!is_shown(&plain)).then(|| layer(&plain, Content::File(content)))
+}
+
+/// Files of an installation that may hold credentials.
+fn in_installation(path: &Path) -> Vec<Vec<u8>> {
+    let found = IN_INSTALLATIONS.iter().filter(|name| path.join(name).exists());
+    found.map(|name| name.as_bytes().to_vec()).collect()
+}
+
+/// Whether every sandbox whose root is the system's shows this file or directory.
+pub(super) fn is_shown(path: &Path) -> bool {
+    let path = fs_err::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    system().iter().any(|Layer { target, content }| match content {
+        Content::Overlay { hide, .. } => path.strip_prefix(target).is_ok_and(|below| {
+            !hide.iter().any(|hidden| below.starts_with(OsStr::from_bytes(hidden)))
+        }),
+        Content::ReadOnly { .. } | Content::File(_) => path == Path::new(target),
+        Content::Directory(_) | Content::Symlink(_) => false,
+    })
 }
 
 fn existing(path: &Path) -> Result<Vec<u8>, SandboxError> {
@@ -127,13 +194,45 @@ fn system() -> &'static [Layer] {
     })
 }
 
+/// The files and directories that the system's layers show, for sandboxes without layers. Where something is taken out
+/// of a directory, what is left in it is named one by one.
+pub(super) fn readable() -> Vec<PathBuf> {
+    let mut readable = Vec::new();
+    for Layer { target, content } in system() {
+        let path = PathBuf::from(target);
+        match content {
+            Content::Overlay { hide, .. } => {
+                let hidden: Vec<PathBuf> =
+                    hide.iter().map(|below| path.join(OsStr::from_bytes(below))).collect();
+                name_without(path, &hidden, &mut readable);
+            }
+            Content::ReadOnly { .. } | Content::File(_) => readable.push(path),
+            Content::Directory(_) | Content::Symlink(_) => {}
+        }
+    }
+    readable
+}
+
+fn name_without(path: PathBuf, hidden: &[PathBuf], readable: &mut Vec<PathBuf>) {
+    if !hidden.iter().any(|hidden| hidden.starts_with(&path)) {
+        readable.push(path);
+        return;
+    }
+    let Ok(entries) = fs_err::read_dir(&path) else { return };
+    for entry in entries.flatten().filter(|entry| !hidden.contains(&entry.path())) {
+        // Rules are for what a link points to, which is shown at its own place or not at all.
+        if entry.file_type().is_ok_and(|kind| !kind.is_symlink()) {
+            name_without(entry.path(), hidden, readable);
+        }
+    }
+}
+
 /// Shows a directory as one overlay; where something is mounted below it, which an overlay cannot have under it in a
 /// user namespace, its entries one by one.
 fn show(path: &Path, mounts: &BTreeSet<PathBuf>, layers: &mut Vec<Layer>) {
     let mounted_below = mounts.iter().any(|mount| mount != path && mount.starts_with(path));
     if !mounted_below {
-        let Some(hide) = secrets_below(path) else { return };
-        let hide = hide
+        let hide = secrets_below(path)
             .into_iter()
             .filter_map(|secret| {
                 Some(secret.strip_prefix(path).ok()?.as_os_str().as_bytes().to_vec())
@@ -167,7 +266,10 @@ fn show(path: &Path, mounts: &BTreeSet<PathBuf>, layers: &mut Vec<Layer>) {
         } else if metadata.is_file() {
             layers.push(layer(
                 &path,
-                Content::ReadOnly { source: path.as_os_str().as_bytes().to_vec() },
+                Content::ReadOnly {
+                    source: path.as_os_str().as_bytes().to_vec(),
+                    hide: Vec::new(),
+                },
             ));
         }
     }
@@ -177,14 +279,16 @@ fn layer(path: &Path, content: Content) -> Layer {
     Layer { target: path.to_string_lossy().into_owned(), content }
 }
 
-/// What must be taken out of a directory; `None` when it is too large to be looked through.
-fn secrets_below(path: &Path) -> Option<Vec<PathBuf>> {
+/// What must be taken out of a directory.
+fn secrets_below(path: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = CREDENTIALS
         .iter()
         .map(PathBuf::from)
         .filter(|secret| secret.starts_with(path) && secret.exists())
         .collect();
     found.extend(homes().into_iter().filter(|home| home.starts_with(path) && home != path));
+    // This program holds the answers to the bundled tasks.
+    found.extend(std::env::current_exe().into_iter().filter(|program| program.starts_with(path)));
     for scanned in SCANNED.iter().map(Path::new) {
         let top = if scanned.starts_with(path) {
             scanned
@@ -193,23 +297,29 @@ fn secrets_below(path: &Path) -> Option<Vec<PathBuf>> {
         } else {
             continue;
         };
-        let mut seen = 0;
         let mut walk = ignore::WalkBuilder::new(top);
         walk.standard_filters(false).follow_links(false);
-        for entry in walk.build().flatten() {
-            seen += 1;
-            if seen > MOST_SCANNED {
-                return None;
-            }
-            if let Ok(metadata) = fs_err::symlink_metadata(entry.path())
-                && is_secret(entry.path(), &metadata)
-                && !found.iter().any(|known| entry.path().starts_with(known))
-            {
-                found.push(entry.path().to_owned());
-            }
-        }
+        let secrets = Mutex::new(Vec::new());
+        walk.build_parallel().run(|| {
+            Box::new(|entry| {
+                let Ok(entry) = entry else { return WalkState::Continue };
+                match fs_err::symlink_metadata(entry.path()) {
+                    Ok(metadata) if is_secret(entry.path(), &metadata) => {
+                        let path = entry.into_path();
+                        secrets.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+                        // What is below is taken away with it.
+                        WalkState::Skip
+                    }
+                    Ok(_) | Err(_) => WalkState::Continue,
+                }
+            })
+        });
+        found.extend(secrets.into_inner().unwrap_or_else(PoisonError::into_inner));
     }
-    Some(found)
+    // One cover is enough, and what is below a cover can no longer be covered.
+    found.sort_unstable();
+    found.dedup_by(|later, earlier| later.starts_with(&*earlier));
+    found
 }
 
 fn is_secret(path: &Path, metadata: &std::fs::Metadata) -> bool {
@@ -274,6 +384,15 @@ mod tests {
     fn mount_points_with_spaces_are_read() {
         assert_eq!(unescape("/a\\040b"), Path::new("/a b"));
         assert_eq!(unescape("/plain"), Path::new("/plain"));
+    }
+
+    #[test]
+    fn password_hashes_are_never_readable_and_their_neighbours_are() {
+        let readable = readable();
+        let is_readable =
+            |path: &str| readable.iter().any(|shown| Path::new(path).starts_with(shown));
+        assert!(!is_readable("/etc/shadow") && !is_readable("/root") && !is_readable("/etc/ssh/x"));
+        assert!(is_readable("/etc/passwd") && is_readable("/usr/bin/env"), "{readable:?}");
     }
 
     #[test]

@@ -53,16 +53,22 @@ pub(crate) fn become_root() -> io::Result<()> {
     Ok(())
 }
 
-/// Shows the ids of files below a detached mount through the mapping of a user namespace.
+/// Shows the ids of files below a detached mount, and mounts below it, through the mapping of a user namespace.
 pub(crate) fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
     let userns_fd = u64::try_from(user_namespace.as_raw_fd()).unwrap_or(u64::MAX);
-    set_attributes(mount, libc::MOUNT_ATTR_IDMAP, userns_fd, 0)
+    set_attributes(mount, libc::MOUNT_ATTR_IDMAP, userns_fd, libc::AT_RECURSIVE)
 }
 
 /// Makes a mount and those below it read-only, without devices and set-user-id programs.
 pub(crate) fn make_read_only(mount: BorrowedFd<'_>) -> io::Result<()> {
     let attributes = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     set_attributes(mount, attributes, 0, libc::AT_RECURSIVE)
+}
+
+/// Keeps a device's owner, permissions and times as they are; what is written to the device still reaches it.
+pub(crate) fn protect_device(mount: BorrowedFd<'_>) -> io::Result<()> {
+    let attributes = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
+    set_attributes(mount, attributes, 0, 0)
 }
 
 fn set_attributes(
@@ -86,14 +92,17 @@ fn set_attributes(
     check(result).map(|_| ())
 }
 
-/// A file descriptor that is readable when a child has ended; the signal itself is blocked.
+/// A file descriptor that is readable when a child has ended. All signals are blocked, so that none but the one that
+/// nothing withstands ends this process before it has cleared away.
 pub(crate) fn child_signal() -> io::Result<OwnedFd> {
-    // SAFETY: the set is initialised by `sigemptyset` before it is read; the new descriptor is owned by nobody else.
+    // SAFETY: the set is initialised by `sigfillset` or `sigemptyset` before it is read; the new descriptor is owned by
+    // nobody else.
     unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&raw mut set);
+        check(i64::from(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut())))?;
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, libc::SIGCHLD);
-        check(i64::from(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut())))?;
         let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
         check(i64::from(fd))?;
         Ok(OwnedFd::from_raw_fd(fd))
@@ -113,6 +122,21 @@ pub(crate) fn unblock_signals() -> io::Result<()> {
         )))?;
     }
     Ok(())
+}
+
+/// The version of the kernel's Landlock interface.
+#[cfg(feature = "host")]
+pub(crate) fn landlock_version() -> io::Result<i64> {
+    const CREATE_RULESET_VERSION: u32 = 1;
+    // SAFETY: with this flag the kernel takes no attributes and makes nothing.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<u8>(),
+            0_usize,
+            CREATE_RULESET_VERSION,
+        )
+    })
 }
 
 /// Brings up the loopback device of the calling process's network namespace.

@@ -8,9 +8,10 @@ use crate::sandbox::Access;
 use crate::sandbox::Mount;
 use crate::sandbox::SandboxError;
 use crate::sandbox::SandboxSpec;
+use crate::sandbox::local::layers;
 
-/// Directories every sandbox shows.
-const SHOWN: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt"];
+/// What is shown of an installation in a directory that holds other things as well, such as a home.
+const PARTS: &[&str] = &["bin", "lib", "lib64", "libexec", "include"];
 
 /// Adds to `spec` what the programs `names` need.
 ///
@@ -20,17 +21,64 @@ pub fn require(spec: &mut SandboxSpec, names: &[String]) -> Result<(), SandboxEr
     for name in names {
         let program = find(name).ok_or_else(|| SandboxError::MissingProgram(name.clone()))?;
         for prefix in prefixes(name, &program) {
-            if SHOWN.iter().any(|shown| prefix.starts_with(shown))
-                || spec.mounts.iter().any(|m| m.source == prefix)
-            {
-                continue;
+            let bin = prefix.join("bin");
+            let mut is_new = false;
+            for part in parts(prefix, &homes()) {
+                is_new |= show(spec, part).is_some();
             }
-            let target = prefix.to_string_lossy().into_owned();
-            spec.path.push(format!("{target}/bin"));
-            spec.mounts.push(Mount { source: prefix, target, access: Access::ReadOnly });
+            if is_new {
+                spec.path.push(bin.to_string_lossy().into_owned());
+            }
         }
     }
     Ok(())
+}
+
+/// Shows a file or directory of this machine in the sandbox, at the same place; gives the place unless it was shown
+/// already.
+pub fn show(spec: &mut SandboxSpec, source: PathBuf) -> Option<String> {
+    if layers::is_shown(&source) || spec.mounts.iter().any(|mount| mount.source == source) {
+        return None;
+    }
+    let target = source.to_string_lossy().into_owned();
+    spec.mounts.push(Mount { source, target: target.clone(), access: Access::ReadOnly });
+    Some(target)
+}
+
+/// A Python of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Python {
+    /// Its version, `3.11.7`.
+    pub version: String,
+    /// The interpreter itself, not a virtual environment's link to it.
+    pub executable: PathBuf,
+    /// The directory it is installed in.
+    pub prefix: PathBuf,
+}
+
+/// The first Python on this machine that has one of the versions `wanted`, `3.11`, the best first.
+pub fn python(wanted: &[String]) -> Option<Python> {
+    let default = find("python3").and_then(|program| ask(&program));
+    wanted.iter().find_map(|version| {
+        let fits = |python: &Python| python.version.starts_with(&format!("{version}."));
+        default
+            .clone()
+            .filter(fits)
+            .or_else(|| ask(&find(&format!("python{version}"))?).filter(fits))
+    })
+}
+
+/// What an interpreter says of itself; none when it is a version manager's script without one behind it.
+fn ask(program: &Path) -> Option<Python> {
+    const QUESTION: &str = "import os, platform, sys
+print(platform.python_version())
+print(os.path.realpath(getattr(sys, '_base_executable', sys.executable)))
+print(sys.base_prefix)";
+    let output = Command::new(program).args(["-c", QUESTION]).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let mut lines = text.lines();
+    let (version, executable, prefix) = (lines.next()?, lines.next()?, lines.next()?);
+    Some(Python { version: version.into(), executable: executable.into(), prefix: prefix.into() })
 }
 
 /// The programs of `names` that are not on this machine.
@@ -75,16 +123,60 @@ fn prefixes(name: &str, program: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Lines that are directories and no home: showing a home would show what is in it.
+/// What is shown of an installation: all of it, unless a home is in it or it is a part of one that holds more.
+fn parts(prefix: PathBuf, homes: &[PathBuf]) -> Vec<PathBuf> {
+    let holds_more =
+        homes.iter().any(|home| home.starts_with(&prefix) || prefix == home.join(".local"));
+    if !holds_more {
+        return vec![prefix];
+    }
+    PARTS.iter().map(|part| prefix.join(part)).filter(|part| part.is_dir()).collect()
+}
+
+fn homes() -> Vec<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    home.into_iter().filter(|home| home.is_absolute()).collect()
+}
+
+/// Lines that are directories, in their order: an environment's programs come before those it is based on.
 fn answer(program: &Path, arguments: &[&str]) -> Vec<PathBuf> {
     let Ok(output) = Command::new(program).args(arguments).output() else { return Vec::new() };
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let mut prefixes: Vec<PathBuf> = String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute() && path.is_dir() && !home.starts_with(path))
-        .collect();
-    prefixes.sort_unstable();
-    prefixes.dedup();
+    let mut prefixes: Vec<PathBuf> = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let prefix = PathBuf::from(line);
+        if prefix.is_absolute() && prefix.is_dir() && !prefixes.contains(&prefix) {
+            prefixes.push(prefix);
+        }
+    }
     prefixes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_home_is_never_shown_whole() {
+        let top = tempfile::tempdir().unwrap();
+        let home = top.path().join("home/me");
+        for part in ["bin", "lib", "Mail", ".local/bin", ".local/share/keyrings", "go/bin"] {
+            fs_err::create_dir_all(home.join(part)).unwrap();
+        }
+        let homes = [home.clone()];
+        assert_eq!(parts(home.join("go"), &homes), [home.join("go")]);
+        assert_eq!(parts(home.clone(), &homes), [home.join("bin"), home.join("lib")]);
+        assert_eq!(parts(home.join(".local"), &homes), [home.join(".local/bin")]);
+        assert_eq!(parts(top.path().to_owned(), &homes), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn an_environment_comes_before_what_it_is_based_on() {
+        let top = tempfile::tempdir().unwrap();
+        let lines = format!("echo {0}/b; echo {0}/a; echo {0}/b; echo no", top.path().display());
+        for name in ["a", "b"] {
+            fs_err::create_dir(top.path().join(name)).unwrap();
+        }
+        let found = answer(Path::new("sh"), &["-c", &lines]);
+        assert_eq!(found, [top.path().join("b"), top.path().join("a")]);
+    }
 }
