@@ -49,8 +49,7 @@ impl Cast {
 /// A model that applies a patch and submits. The patch travels as base64, whose letters mean nothing to a shell.
 fn gold(patch: &str) -> Result<Script, ModelError> {
     let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, patch);
-    let command =
-        format!("base64 -d <<'END' | git apply --whitespace=nowarn -\n{encoded}\nEND\n");
+    let command = format!("base64 -d <<'END' | git apply --whitespace=nowarn -\n{encoded}\nEND\n");
     let turns = json!({"turns": [
         {"thought": "Apply the reference patch.", "calls": [{"tool": "run", "arguments": {"command": command}}]},
         {"thought": "Done.", "calls": [{"tool": "submit"}]},

@@ -78,9 +78,11 @@ pub(super) async fn doctor(arguments: DoctorArguments) -> Result<ExitCode, Failu
         rows.push(vec![level, word.to_owned(), detail]);
         if isolation == Isolation::Namespaces && word == "refused" {
             well = false;
-            rows.extend(refusal::advice().into_iter().map(|advice| {
-                vec![String::new(), "to allow".to_owned(), advice]
-            }));
+            rows.extend(
+                refusal::advice()
+                    .into_iter()
+                    .map(|advice| vec![String::new(), "to allow".to_owned(), advice]),
+            );
         }
     }
     rows.push(vec![

@@ -70,11 +70,7 @@ pub(super) struct World {
 
 impl World {
     /// What commands that work on these tasks work with.
-    pub(super) async fn new(
-        config: Config,
-        data: Arc<Data>,
-        work: Work,
-    ) -> Result<Self, Failure> {
+    pub(super) async fn new(config: Config, data: Arc<Data>, work: Work) -> Result<Self, Failure> {
         if config.sandbox == "docker" {
             return Err(Failure::usage("the docker sandbox is not part of this version")
                 .hint("use `--sandbox local`, which runs on this machine's kernel"));
@@ -113,6 +109,10 @@ impl World {
                 task.id
             ))
             .hint("`--sandbox local --repo-dir DIR` takes a clone of its repository and prepares its environment on this machine"));
+        }
+        if let Some(task) = tasks().find(|task| task.source == RepositorySource::Image) {
+            return Err(Failure::usage(format!("{} is in a container image", task.id))
+                .hint("name a folder with a clone of its repository: `--repo-dir DIR`"));
         }
         let mut known = BTreeMap::new();
         let mut failed = tasks().filter_map(|task| {

@@ -10,13 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::time::Instant;
 
-use serde::Deserialize;
-use serde::Serialize;
-
-use crate::digest;
-use crate::env::delivery;
-use crate::protocol::wire::Ending;
-use crate::protocol::wire::SessionStart;
+use crate::env::installation;
+use crate::env::installation::ENVIRONMENT;
+use crate::env::installation::Installation;
+use crate::env::installation::LEFT;
+use crate::env::installation::PLACE;
 use crate::sandbox::Access;
 use crate::sandbox::Backend;
 use crate::sandbox::Isolation;
@@ -24,9 +22,7 @@ use crate::sandbox::Mount;
 use crate::sandbox::Network;
 use crate::sandbox::SandboxError;
 use crate::sandbox::SandboxSpec;
-use crate::sandbox::client::Guest;
 use crate::sandbox::client::GuestError;
-use crate::sandbox::local::pip;
 use crate::sandbox::local::programs;
 use crate::sandbox::local::programs::Python;
 use crate::task::Task;
@@ -34,24 +30,9 @@ use crate::task::cache::Cache;
 use crate::task::recipe::Recipe;
 use crate::task::recipe::Recipes;
 use crate::task::repository::Prepared;
-use crate::text;
 
-/// Where an environment stands in a sandbox. Its programs name this place, so it cannot stand elsewhere.
-const PLACE: &str = "/opt/environment";
-/// Where pip keeps what it fetched.
-const PIP_CACHE: &str = "/var/cache/pip";
-/// Where what is to be taken out of the sandbox is gathered.
-const LEFT: &str = "/var/tmp/left";
-const FETCHED: &str = "/var/tmp/fetched";
-/// The shell that prepares.
-const SESSION: &str = "prepare";
-/// How environments are made, part of their hash: raised when it changes, so that old ones are not used.
-const FORMAT: u32 = 1;
-/// Bytes of the sandbox's disk: an environment, what it is built from, and what pip fetched.
-const DISK: u64 = 12 << 30;
-/// Bytes kept of the end of a command's output, and the lines of it that are told.
-const KEEP: u32 = 16 << 10;
-const TOLD: usize = 12;
+/// The file beside an environment that says what it was made of.
+const RECEIPT: &str = "receipt.json";
 
 /// How environments are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -213,29 +194,6 @@ impl PrepareError {
     }
 }
 
-/// What is written beside an environment.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Receipt {
-    repo: String,
-    version: String,
-    python: String,
-    commands: Vec<String>,
-    files: BTreeMap<String, Option<String>>,
-    network: String,
-    settings: BTreeMap<String, String>,
-    seconds: f64,
-}
-
-/// What an environment is made of.
-struct Plan<'a> {
-    task: &'a Task,
-    recipe: &'a Recipe,
-    python: Python,
-    /// SHA-256 of the repository's files that decide; none where there is no such file.
-    files: BTreeMap<String, Option<String>>,
-}
-
 impl Environments {
     /// The environments in `cache`, which need not exist, made in sandboxes of `backend`.
     pub fn new(
@@ -287,46 +245,47 @@ impl Environments {
         prepared: &Prepared,
     ) -> Result<Option<Environment>, PrepareError> {
         let Some((recipe, python)) = self.check(task)? else { return Ok(None) };
-        let plan = Plan { task, recipe, files: files(recipe, &prepared.tree)?, python };
-        let digest = plan.digest();
-        let place = self.cache.place(&digest);
-        if !is_finished(&place) {
+        let installation =
+            Installation::new(task, recipe, python, &prepared.tree, &self.preparation)?;
+        let digest = installation.digest();
+        let folder = self.cache.place(&digest);
+        if !is_finished(&folder) {
             let (cache, name) = (self.cache.clone(), digest.clone());
             let turn = tokio::task::spawn_blocking(move || cache.turn(&name));
             let _turn = turn.await.map_err(std::io::Error::other)??;
-            if !is_finished(&place) {
-                self.make(&plan, prepared, &digest).await?;
+            if !is_finished(&folder) {
+                self.make(&installation, prepared, &digest).await?;
             }
         }
-        let place = fs_err::canonicalize(&place)?;
+        let folder = fs_err::canonicalize(&folder)?;
         Ok(Some(Environment {
             digest,
             recipe: recipe.clone(),
-            left: place.join("left.tar"),
-            directory: place.join("environment"),
-            python: plan.python,
+            left: folder.join(LEFT),
+            directory: folder.join(ENVIRONMENT),
+            python: installation.python,
         }))
     }
 
     async fn make(
         &self,
-        plan: &Plan<'_>,
+        installation: &Installation<'_>,
         prepared: &Prepared,
         digest: &str,
     ) -> Result<(), PrepareError> {
-        let (repo, version) = (plan.task.repo.as_str(), plan.task.version.as_str());
+        let (repo, version) = installation.of();
         (self.watcher)(Progress::Started { repo, version });
         let started = Instant::now();
-        let settings = self.settings(&plan.python)?;
         let fetched = self.fetched.join(repo.replace('/', "__"));
         fs_err::create_dir_all(&fetched)?;
         let build = self.cache.unfinished()?;
-        let spec = self.spec(plan, prepared, &settings, &fetched);
+        let settings = installation.settings()?;
+        let spec = installation.spec(prepared, &settings, &fetched);
         let mut sandbox = self.backend.create(&spec).await?;
         let made = match sandbox.connect().await {
             Ok(guest) => {
                 let deadline = started + self.preparation.limit;
-                self.install(plan, &guest, &spec, deadline, build.path(), &fetched).await
+                installation.run(&guest, sandbox.place(), deadline, build.path(), &fetched).await
             }
             Err(error) => Err(error.into()),
         };
@@ -336,117 +295,9 @@ impl Environments {
         }
         made?;
         let seconds = started.elapsed().as_secs_f64();
-        let receipt = Receipt {
-            repo: repo.to_owned(),
-            version: version.to_owned(),
-            python: plan.python.version.clone(),
-            commands: plan.recipe.commands(),
-            files: plan.files.clone(),
-            network: self.preparation.network.name().to_owned(),
-            settings,
-            seconds,
-        };
-        let receipt = serde_json::to_vec_pretty(&receipt).map_err(std::io::Error::from)?;
-        fs_err::write(build.path().join("receipt.json"), receipt)?;
+        fs_err::write(build.path().join(RECEIPT), installation.receipt(settings, seconds)?)?;
         self.cache.finish(build, digest)?;
         (self.watcher)(Progress::Finished { repo, version, seconds });
-        Ok(())
-    }
-
-    fn settings(&self, python: &Python) -> Result<BTreeMap<String, String>, PrepareError> {
-        match self.preparation.settings {
-            MachineSettings::Passed => {
-                let mut settings =
-                    pip::settings(&python.executable).map_err(PrepareError::Password)?;
-                settings.retain(|name, _| !self.preparation.env.contains_key(name));
-                Ok(settings)
-            }
-            MachineSettings::Ignored => Ok(BTreeMap::new()),
-        }
-    }
-
-    fn spec(
-        &self,
-        plan: &Plan<'_>,
-        prepared: &Prepared,
-        settings: &BTreeMap<String, String>,
-        fetched: &Path,
-    ) -> SandboxSpec {
-        let copy_on_write = |source: &Path, target: &str| Mount {
-            source: source.to_owned(),
-            target: target.to_owned(),
-            access: Access::CopyOnWrite,
-        };
-        let mut spec = SandboxSpec {
-            workdir: plan.task.workdir.clone(),
-            network: self.preparation.network,
-            disk: DISK,
-            mounts: vec![
-                copy_on_write(&prepared.tree, &plan.task.workdir),
-                copy_on_write(fetched, PIP_CACHE),
-            ],
-            env: vec![
-                ("PIP_CACHE_DIR".to_owned(), PIP_CACHE.to_owned()),
-                ("VERSION".to_owned(), plan.task.version.clone()),
-            ],
-            ..SandboxSpec::default()
-        };
-        let env = settings.iter().chain(&self.preparation.env);
-        spec.env.extend(env.map(|(name, value)| (name.clone(), value.clone())));
-        for file in pip::files(settings) {
-            programs::show(&mut spec, file);
-        }
-        enter(&mut spec, plan.recipe, &plan.python);
-        spec
-    }
-
-    /// Makes the environment in a sandbox and takes it out into the folder `build`.
-    async fn install(
-        &self,
-        plan: &Plan<'_>,
-        guest: &Guest,
-        spec: &SandboxSpec,
-        deadline: Instant,
-        build: &Path,
-        fetched: &Path,
-    ) -> Result<(), PrepareError> {
-        let env = spec.environment();
-        let start = SessionStart { cwd: spec.workdir.clone(), env, exports: Vec::new() };
-        guest.open_session(SESSION, &start).await?;
-        let workdir = &spec.workdir;
-        let first = format!("'{}' -m venv {PLACE}", plan.python.executable.display());
-        let last = [
-            format!(
-                "mkdir {LEFT} {FETCHED} && git -c safe.directory='*' ls-files --others -z | \
-                 xargs -0 -r cp -a --parents -t {LEFT}"
-            ),
-            format!(
-                "cd {PIP_CACHE} && find . -type f -newer {PLACE}/pyvenv.cfg -print0 | \
-                 xargs -0 -r cp -a --parents -t {FETCHED}"
-            ),
-        ];
-        for command in [first].into_iter().chain(plan.recipe.commands()).chain(last) {
-            // Every command starts in the repository, and none changes what the next one finds.
-            let whole = format!("(set -e -o pipefail; cd {workdir}; {command}\n) 2>&1 </dev/null");
-            let left = deadline.saturating_duration_since(Instant::now());
-            let limit = left.max(Duration::from_millis(1));
-            let result = guest.run(SESSION, whole.as_bytes(), limit, KEEP).await?;
-            if result.ending != Ending::Exited(0) {
-                return Err(PrepareError::Command {
-                    repo: plan.task.repo.clone(),
-                    version: plan.task.version.clone(),
-                    command,
-                    ending: ended(result.ending, self.preparation.limit),
-                    lines: last_lines(&[result.head, result.tail].concat()),
-                });
-            }
-        }
-        delivery::unpack(guest, PLACE, &build.join("environment")).await?;
-        delivery::save(guest, LEFT, &build.join("left.tar")).await?;
-        // Only a help for the next environment.
-        if let Err(error) = delivery::unpack(guest, FETCHED, fetched).await {
-            tracing::warn!(%error, "what pip fetched was not kept");
-        }
         Ok(())
     }
 }
@@ -459,20 +310,7 @@ impl Environment {
             target: PLACE.to_owned(),
             access: Access::CopyOnWrite,
         });
-        enter(spec, &self.recipe, &self.python);
-    }
-}
-
-impl Plan<'_> {
-    fn digest(&self) -> String {
-        let Self { task, recipe, python, files } = self;
-        let platform = (std::env::consts::ARCH, &python.version, &python.executable);
-        let made = (recipe.commands(), &recipe.env, PLACE);
-        let all = format!(
-            "{FORMAT} {:?} {:?} {:?} {platform:?} {made:?} {files:?}",
-            task.repo, task.version, task.workdir
-        );
-        digest::sha256(all.as_bytes())
+        installation::enter(spec, &self.recipe, &self.python);
     }
 }
 
@@ -497,44 +335,7 @@ fn cache_in(cache: &Path) -> Cache {
     Cache::at(cache.join("environments"))
 }
 
-fn is_finished(place: &Path) -> bool {
-    place.join("receipt.json").exists()
-}
-
-/// Makes the environment's programs the first that are found.
-fn enter(spec: &mut SandboxSpec, recipe: &Recipe, python: &Python) {
-    programs::show(spec, python.prefix.clone());
-    spec.path.insert(0, format!("{PLACE}/bin"));
-    spec.env.push(("VIRTUAL_ENV".to_owned(), PLACE.to_owned()));
-    spec.env.extend(recipe.env.iter().map(|(name, value)| (name.clone(), value.clone())));
-}
-
-fn files(recipe: &Recipe, tree: &Path) -> std::io::Result<BTreeMap<String, Option<String>>> {
-    recipe
-        .files()
-        .map(|name| {
-            let hash = match fs_err::read(tree.join(name)) {
-                Ok(bytes) => Some(digest::sha256(&bytes)),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-                Err(error) => return Err(error),
-            };
-            Ok((name.to_owned(), hash))
-        })
-        .collect()
-}
-
-fn ended(ending: Ending, limit: Duration) -> String {
-    match ending {
-        Ending::Exited(status) => format!("ended with status {status}"),
-        Ending::Signalled(signal) => format!("was ended by signal {signal}"),
-        Ending::TimedOut => format!("was not done after {} s in all", limit.as_secs()),
-    }
-}
-
-/// The last lines of an output, each behind a line feed.
-fn last_lines(output: &[u8]) -> String {
-    let output = text::lossy(output);
-    let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
-    let told = &lines[lines.len().saturating_sub(TOLD)..];
-    told.iter().map(|line| format!("\n    {}", text::head(line, 300).0)).collect()
+/// Whether an environment is whole: its receipt is written last.
+fn is_finished(folder: &Path) -> bool {
+    folder.join(RECEIPT).exists()
 }

@@ -5,6 +5,7 @@
 
 mod delivery;
 pub mod environments;
+mod installation;
 pub mod sandboxed;
 pub mod site;
 

@@ -15,6 +15,7 @@ mod nearest;
 mod output;
 pub mod patch;
 mod processes;
+mod report;
 pub mod search;
 pub mod server;
 pub mod shell;

@@ -26,7 +26,6 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
 
-use memchr::memmem;
 use rustix::event::PollFd;
 use rustix::event::PollFlags;
 use rustix::event::Timespec;
@@ -39,6 +38,8 @@ use crate::guest::cancel::Cancel;
 use crate::guest::output::Output;
 use crate::guest::processes::Descendants;
 use crate::guest::processes::Spared;
+use crate::guest::report::Report;
+use crate::guest::report::Reported;
 use crate::protocol::wire::CommandResult;
 use crate::protocol::wire::Ending;
 use crate::protocol::wire::SessionStart;
@@ -47,10 +48,6 @@ use crate::protocol::wire::SessionStart;
 const GRACE: Duration = Duration::from_millis(300);
 /// Bytes of late output that are kept.
 const LATE: usize = 16 << 10;
-/// Most bytes of exports that are kept; beyond, the shell's next successor gets those of before.
-const MAX_EXPORTS: usize = 1 << 20;
-/// Bytes of the status pipe that are kept. What comes before is not the shell's.
-const MAX_REPORT: usize = 4 << 20;
 /// How often a running command's pipes are looked after.
 const CARE: Duration = Duration::from_secs(1);
 
@@ -83,7 +80,6 @@ pub(crate) struct Session {
 }
 
 /// What the next shell starts with.
-#[derive(Debug, PartialEq, Eq)]
 struct State {
     cwd: String,
     exports: Vec<u8>,
@@ -185,7 +181,7 @@ impl Session {
         let nonce = random()?;
         self.begin(&job.command, nonce)?;
         let deadline = job.limit.map(|limit| started + limit);
-        let mut report = Vec::new();
+        let mut report = Report::new(nonce);
         let ending = loop {
             let look = Instant::now() + CARE;
             let until = deadline.map_or(look, |deadline| deadline.min(look));
@@ -193,13 +189,9 @@ impl Session {
             if ready.status
                 && let Some(count) = read_now(&self.status, &mut buffer)?
             {
-                report.extend_from_slice(&buffer[..count]);
-                if let Some((code, state)) = parse_report(&report, nonce) {
-                    self.remember(state);
-                    self.code = code;
-                    break Ending::Exited(code);
+                if let Some(reported) = report.push(&buffer[..count]) {
+                    break Ending::Exited(self.remember(reported));
                 }
-                report.drain(..report.len().saturating_sub(MAX_REPORT));
             }
             if ready.output
                 && let Some(count) = read_now(&self.output, &mut buffer)?
@@ -237,11 +229,13 @@ impl Session {
         })
     }
 
-    fn remember(&mut self, state: State) {
-        self.state.cwd = state.cwd;
-        if state.exports.len() <= MAX_EXPORTS {
-            self.state.exports = state.exports;
+    fn remember(&mut self, reported: Reported) -> i32 {
+        self.state.cwd = reported.cwd;
+        if let Some(exports) = reported.exports {
+            self.state.exports = exports;
         }
+        self.code = reported.code;
+        self.code
     }
 
     /// Puts back the named pipes that a command removed, so that it can still report.
@@ -481,42 +475,9 @@ fn read_now(source: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// Reads `NONCE STATUS\nCWD\n\0EXPORTS\0NONCE\n`, once it is all there, out of whatever else was written to the pipe.
-fn parse_report(report: &[u8], nonce: u64) -> Option<(i32, State)> {
-    let first = format!("{nonce} ");
-    let last = format!("\0{nonce}\n");
-    let start = memmem::find(report, first.as_bytes())? + first.len();
-    let body = &report[start..];
-    let body = &body[..memmem::find(body, last.as_bytes())?];
-    let (code, body) = split(body, b'\n')?;
-    let (cwd, exports) = split(body, 0)?;
-    let cwd = cwd.strip_suffix(b"\n").unwrap_or(cwd);
-    let code = std::str::from_utf8(code).ok()?.parse().ok()?;
-    Some((
-        code,
-        State { cwd: String::from_utf8_lossy(cwd).into_owned(), exports: exports.to_vec() },
-    ))
-}
-
-fn split(bytes: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
-    let index = bytes.iter().position(|byte| *byte == at)?;
-    Some((&bytes[..index], &bytes[index + 1..]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_report_is_found_among_other_bytes_and_only_when_it_is_whole() {
-        let report = b"junk 7 0\n\x007\n12 3\n/a\nb\n\0declare -x A=\"\n\"\n\x0012\nmore";
-        let state = State { cwd: "/a\nb".into(), exports: b"declare -x A=\"\n\"\n".to_vec() };
-        assert_eq!(parse_report(report, 12), Some((3, state)));
-        assert_eq!(parse_report(report, 1), None);
-        for end in 0..report.len() - 5 {
-            assert_eq!(parse_report(&report[..end], 12), None, "{end}");
-        }
-    }
 
     #[test]
     fn a_directory_that_is_gone_is_replaced_by_the_nearest() {

@@ -21,7 +21,7 @@ pub struct Recipes {
 
 /// How the environment of some versions of a repository is made.
 ///
-/// Commands run in the repository, in bash, with the environment's programs first in `PATH` and with `VERSION` set to
+/// Commands run in the repository, in bash, with the environment's programs first in `PATH` and with `TASK_VERSION` set to
 /// the version of the task.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]

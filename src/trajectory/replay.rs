@@ -81,7 +81,7 @@ async fn compare(log: &Log, task: &Task, env: &mut dyn Env) -> Result<Replayed, 
 /// A text without what differs from one execution to the next.
 fn lasting(text: &str) -> Cow<'_, str> {
     static FLEETING: LazyLock<Option<Regex>> = LazyLock::new(|| {
-        Regex::new(r"\d+(\.\d+)? ?(ms|s|secs?|seconds)\b|duration_ms:? [\d.]+|0x[0-9a-fA-F]{6,}|/tmp/[A-Za-z0-9._-]+").ok()
+        Regex::new(r"\d+(\.\d+)? ?(ms|s|secs?|seconds)\b|duration_ms:? [\d.]+|0x[0-9a-fA-F]{6,}|/tmp/[A-Za-z0-9._-]+|/sandboxes/\d+-\d+-\d+").ok()
     });
     FLEETING.as_ref().map_or(Cow::Borrowed(text), |fleeting| fleeting.replace_all(text, "~"))
 }
@@ -97,5 +97,10 @@ mod tests {
             lasting("Ran 3 tests in 0.004s at 0x7f00bb22")
         );
         assert_ne!(lasting("Ran 3 tests in 0.002s"), lasting("Ran 4 tests in 0.002s"));
+        // Without namespaces a sandbox is a folder that has another name every time.
+        assert_eq!(
+            lasting("/home/a/.cache/patchgym/sandboxes/71-993-0/testbed/x.py"),
+            lasting("/home/a/.cache/patchgym/sandboxes/80-1201-3/testbed/x.py")
+        );
     }
 }

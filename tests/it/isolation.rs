@@ -110,7 +110,10 @@ impl Room {
 
     async fn refuses(&self, command: &str) {
         let (succeeded, output) = self.run(command).await;
-        assert!(!succeeded, "{command}: {output}");
+        // Not because a program is missing.
+        let reasons = ["ermission denied", "not permitted", "cross-device"];
+        let refused = reasons.iter().any(|reason| output.contains(reason));
+        assert!(!succeeded && refused, "{command}: {output}");
     }
 
     async fn allows(&self, command: &str) -> String {
@@ -157,14 +160,16 @@ async fn a_sandbox_without_namespaces_is_a_copy_that_leaves_nothing() {
         let room = ground.room(&ground.spec()).await;
         let place = room.sandbox.place().clone();
         assert!(place.workdir.starts_with(ground.folders().to_str().unwrap()), "{place:?}");
-        let printed = room.allows("pwd; echo changed >file; echo $HOME; echo $TMPDIR; mktemp").await;
+        let printed =
+            room.allows("pwd; echo changed >file; echo $HOME; echo $TMPDIR; mktemp").await;
         let lines: Vec<&str> = printed.lines().collect();
         assert_eq!(lines[0], place.workdir);
         for line in &lines[1..] {
             assert!(line.starts_with(ground.folders().to_str().unwrap()), "{line}");
         }
         // Directories that cannot be entered, and processes that leave their session.
-        room.allows(&format!("mkdir -p a/b; chmod 0 a; (setsid sleep {LONG} &) ; sleep {LONG} &")).await;
+        room.allows(&format!("mkdir -p a/b; chmod 0 a; (setsid sleep {LONG} &) ; sleep {LONG} &"))
+            .await;
         assert!(inhabitants(&ground.folders()).len() >= 3);
         assert_eq!(ground.count(), 1);
         drop(room.guest);
@@ -199,12 +204,12 @@ async fn landlock_keeps_a_sandbox_from_the_machines_files() {
         format!("cat \"{neighbour}/file\""),
         format!("echo x >\"{neighbour}/file\""),
         "cat /etc/shadow".into(),
-        "ls /root /home/*".into(),
+        "ls /root".into(),
         "touch /tmp/patchgym-was-here /usr/patchgym-was-here /dev/shm/patchgym-was-here".into(),
         "mknod device b 8 0".into(),
         format!("cat /proc/{}/environ", std::process::id()),
         format!("cat /proc/{}/root/etc/passwd", std::process::id()),
-        "echo 1 >/proc/sys/kernel/sysrq".into(),
+        "now=$(cat /proc/sys/vm/swappiness) && echo $now >/proc/sys/vm/swappiness".into(),
     ] {
         room.refuses(&command).await;
     }
@@ -213,7 +218,8 @@ async fn landlock_keeps_a_sandbox_from_the_machines_files() {
     room.refuses(&format!("ln -s {outside_word} link && cat link")).await;
     room.allows("cat /etc/passwd /proc/self/status /proc/meminfo >/dev/null").await;
     room.allows("cat <(echo one) | (cat; echo two >&2) 2>&1 | grep -c . | grep 2").await;
-    room.allows("printf '#!/bin/sh\\necho ran\\n' >p && chmod +x p && ./p && mkdir d && mv p d/q").await;
+    room.allows("printf '#!/bin/sh\\necho ran\\n' >p && chmod +x p && ./p && mkdir d && mv p d/q")
+        .await;
     room.sandbox.close().await.unwrap();
     other.sandbox.close().await.unwrap();
 }
@@ -229,7 +235,7 @@ async fn landlock_keeps_a_sandbox_from_the_machines_processes() {
         format!("kill -9 {bystander_id}"),
         format!("kill -0 {harness}"),
         // Its own init is outside as well.
-        "kill -9 $(ps -o ppid= -p $PPID)".into(),
+        "kill -9 $(awk '/^PPid:/ {print $2}' /proc/$PPID/status)".into(),
         "kill -9 -1".into(),
         "kill -STOP -1".into(),
         format!("prlimit --pid {harness} --cpu=1:1"),
@@ -256,7 +262,10 @@ async fn landlock_keeps_a_sandbox_from_the_network() {
     let connect = |family: &str, address: &str| {
         format!("python3 -c 'import socket as s; s.socket({family}).connect({address})'")
     };
-    let inet = connect("s.AF_INET", &format!("(\"127.0.0.1\", {})", listener.local_addr().unwrap().port()));
+    let inet = connect(
+        "s.AF_INET",
+        &format!("(\"127.0.0.1\", {})", listener.local_addr().unwrap().port()),
+    );
     let unix = connect("s.AF_UNIX", &format!("\"{}\"", path.display()));
     let datagram = "python3 -c 'import socket as s; s.socket(s.AF_INET, s.SOCK_DGRAM)'";
     let mut spec = ground.spec();
@@ -265,7 +274,10 @@ async fn landlock_keeps_a_sandbox_from_the_network() {
     for command in [&inet, &unix, datagram] {
         room.refuses(command).await;
     }
-    room.allows("python3 -c 'import socket; a, b = socket.socketpair(); a.send(b\"x\"); b.recv(1)'").await;
+    room.allows(
+        "python3 -c 'import socket; a, b = socket.socketpair(); a.send(b\"x\"); b.recv(1)'",
+    )
+    .await;
     room.sandbox.close().await.unwrap();
     spec.network = Network::Full;
     let room = ground.room(&spec).await;
@@ -310,11 +322,12 @@ async fn a_lost_guest_is_replaced_and_what_it_left_still_ends() {
         let Some(ground) = Ground::new(isolation).await else { continue };
         let mut room = ground.room(&ground.spec()).await;
         room.allows(&format!("sleep {LONG} & echo $! >pid")).await;
-        let killed = room.guest.run("main", b"kill -9 $PPID; sleep 5", Duration::from_secs(9), 10).await;
+        let killed =
+            room.guest.run("main", b"kill -9 $PPID; sleep 5", Duration::from_secs(9), 10).await;
         assert!(killed.is_err());
         room.guest = room.sandbox.connect().await.unwrap();
         room.guest.open_session("main", &room.sandbox.place().shell()).await.unwrap();
-        room.allows("kill -0 $(cat pid)").await;
+        room.allows("[ -e /proc/$(cat pid) ]").await;
         room.sandbox.close().await.unwrap();
         assert_eq!(inhabitants(&ground.folders()), Vec::<String>::new());
         assert_eq!(ground.count(), 0);
@@ -342,19 +355,32 @@ fn demo_tasks_are_played_and_graded_and_the_level_is_recorded() {
         assert_eq!((words[3], words[4]), ("yes", level), "{row}");
         let network = Network::None.recorded(isolation);
         let manifest: Value =
-            serde_json::from_slice(&fs_err::read(desk.path("mine/manifest.json")).unwrap()).unwrap();
+            serde_json::from_slice(&fs_err::read(desk.path("mine/manifest.json")).unwrap())
+                .unwrap();
         assert_eq!(manifest["isolation"], level);
         assert_eq!(manifest["network"]["agent"], network);
         assert_eq!(manifest["network"]["grade"], network);
         let log = desk.path("mine/attempts/demo__verpick-1/1/events.jsonl");
-        let recorded = reader::read(&log).unwrap().records.iter().find_map(|record| match &record.event {
+        let recorded = reader::read(&log).unwrap().records.iter().find_map(|record| match &record
+            .event
+        {
             Event::Reset { isolation, network, .. } => Some((isolation.clone(), network.clone())),
             _ => None,
         });
         assert_eq!(recorded, Some((level.to_owned(), network.to_owned())));
         let replayed = desk.run(&["replay", log.to_str().unwrap(), "--isolation", level]);
         assert_eq!(code(&replayed), 0, "{}{}", out(&replayed), err(&replayed));
-        let elsewhere = desk.run(&["run", "-i", "demo__verpick-1", "-m", &model, "-c", "isolation=namespaces", "-o", "mine"]);
+        let elsewhere = desk.run(&[
+            "run",
+            "-i",
+            "demo__verpick-1",
+            "-m",
+            &model,
+            "-c",
+            "isolation=namespaces",
+            "-o",
+            "mine",
+        ]);
         assert_ne!(code(&elsewhere), 0, "{}", out(&elsewhere));
     }
 }
@@ -366,7 +392,8 @@ fn children(parent: u32) -> Vec<u32> {
         let Ok(number) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
         let stat = fs_err::read(entry.path().join("stat")).unwrap_or_default();
         let text = String::from_utf8_lossy(&stat).into_owned();
-        let of = text.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+        let of =
+            text.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
         if of == Some(parent) {
             found.push(number);
         }
@@ -432,7 +459,8 @@ fn what_a_killed_init_leaves_is_cleaned_and_a_living_sandbox_is_not() {
         kill("-KILL", init);
     }
     let clean = || {
-        let output = desk.command(&["clean"]).env("XDG_CACHE_HOME", desk.path("cache")).output().unwrap();
+        let output =
+            desk.command(&["clean"]).env("XDG_CACHE_HOME", desk.path("cache")).output().unwrap();
         assert_eq!(code(&output), 0, "{}", err(&output));
     };
     clean();
@@ -450,7 +478,13 @@ fn without_namespaces(desk: &Desk, arguments: &[&str]) -> Option<std::process::O
     let program = desk.command(&[]).get_program().to_owned();
     let mut command = Command::new("unshare");
     command
-        .args(["-Ur", "sh", "-c", "echo 0 >/proc/sys/user/max_user_namespaces || exit 99; exec \"$@\"", "sh"])
+        .args([
+            "-Ur",
+            "sh",
+            "-c",
+            "echo 0 >/proc/sys/user/max_user_namespaces || exit 99; exec \"$@\"",
+            "sh",
+        ])
         .arg(program)
         .args(arguments)
         .current_dir(desk.folder.path())

@@ -256,10 +256,9 @@ mod tests {
             target: target.into(),
             access,
         };
-        for mount in [
-            mount("/elsewhere", Access::ReadOnly),
-            mount("/elsewhere", Access::CopyOnWrite),
-        ] {
+        for mount in
+            [mount("/elsewhere", Access::ReadOnly), mount("/elsewhere", Access::CopyOnWrite)]
+        {
             let spec = SandboxSpec { mounts: vec![mount], ..SandboxSpec::default() };
             let all = top.path().join("sandboxes");
             let error = Folder::make(&all, &spec).unwrap_err();

@@ -57,7 +57,8 @@ impl Fence {
         Ok(Self { rules })
     }
 
-    /// Puts the calling process, which must have one thread, and all it starts under the rules, for good.
+    /// Puts the calling process, which must have one thread, and all it starts under the rules, for good. Each call makes
+    /// a group of its own: what a lost guest left cannot be signalled by the next one's processes.
     pub(crate) fn close(&self) -> io::Result<()> {
         self.rules.try_clone()?.restrict_self().map(|_| ()).map_err(io::Error::other)
     }

@@ -30,11 +30,15 @@ const VARIABLES: [&str; 7] = [
 ];
 
 /// The settings of the pip of the interpreter `python`, as environment variables: its configuration files, then its
-/// variables, and the proxies of this machine. A machine without pip has only the variables.
+/// variables, and the proxies of this machine; only those whose variable is `wanted`. A machine without pip has only
+/// the variables.
 ///
 /// # Errors
 /// The name of a setting that holds a password. The code that is installed could read it, so it is not passed on.
-pub fn settings(python: &Path) -> Result<BTreeMap<String, String>, String> {
+pub fn settings(
+    python: &Path,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, String>, String> {
     let listed = Command::new(python).args(["-m", "pip", "config", "list"]).output();
     let listed = listed.map(|output| output.stdout).unwrap_or_default();
     let mut settings = of_list(&String::from_utf8_lossy(&listed));
@@ -47,6 +51,7 @@ pub fn settings(python: &Path) -> Result<BTreeMap<String, String>, String> {
     settings.extend(
         VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))),
     );
+    settings.retain(|name, _| wanted(name));
     match settings.iter().find(|(_, value)| value.split_whitespace().any(has_password)) {
         Some((name, _)) => Err(name.clone()),
         None => Ok(settings),

@@ -53,7 +53,7 @@ fn container_options(
         options.push("--security-opt apparmor=unconfined");
     }
     // Where something of `/proc` is covered, no new one can be mounted.
-    if mounts.lines().any(|line| line.split(' ').nth(4) == Some("/proc/kcore")) {
+    if mounts.lines().any(|line| line.split(' ').nth(4) == Some("/proc/sys")) {
         options.push("--security-opt systempaths=unconfined");
     }
     // Not needed by an ordinary user, who makes a user namespace first.
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn what_is_around_a_container_is_seen() {
         let status = "NoNewPrivs:\t0\nSeccomp:\t2\nSeccomp_filters:\t1\n";
-        let mounts = "22 1 0:5 / / rw - overlay overlay rw\n712 680 0:6 /null /proc/kcore rw,nosuid - tmpfs tmpfs rw\n";
+        let mounts = "22 1 0:5 / / rw - overlay overlay rw\n712 680 0:6 /sys /proc/sys ro,nosuid - proc proc rw\n";
         assert_eq!(
             container_options(status, "docker-default (enforce)", mounts, true),
             [

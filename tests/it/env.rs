@@ -1,0 +1,1 @@
+//! The gym: reset, step, patch, close, in real sandboxes.
