@@ -14,7 +14,7 @@ use crate::cli::output;
 use crate::cli::world;
 use crate::config::Config;
 use crate::data::Data;
-use crate::protocol::wire::Ending;
+use crate::protocol::operation::Ending;
 use crate::sandbox::Backend;
 use crate::sandbox::Isolation;
 use crate::sandbox::Sandbox;

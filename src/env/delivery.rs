@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use crate::guest::archive;
 use crate::guest::cancel::Cancel;
 use crate::guest::disk::Disk;
-use crate::protocol::wire::Fault;
-use crate::protocol::wire::Op;
+use crate::protocol::operation::Fault;
+use crate::protocol::operation::Op;
 use crate::sandbox::client::Guest;
 use crate::sandbox::client::GuestError;
 

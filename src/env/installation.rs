@@ -13,7 +13,7 @@ use crate::env::delivery;
 use crate::env::environments::MachineSettings;
 use crate::env::environments::Preparation;
 use crate::env::environments::PrepareError;
-use crate::protocol::wire::Ending;
+use crate::protocol::operation::Ending;
 use crate::sandbox::Access;
 use crate::sandbox::Mount;
 use crate::sandbox::Place;

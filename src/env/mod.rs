@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use crate::protocol::episode::Action;
 use crate::protocol::episode::Step;
 use crate::protocol::message::ToolSchema;
-use crate::protocol::wire::CommandResult;
-use crate::protocol::wire::Receipt;
+use crate::protocol::operation::CommandResult;
+use crate::protocol::operation::Receipt;
 use crate::task::Task;
 
 /// An environment. A turn is one action; dropping a step's future cancels what runs and leaves the environment usable.

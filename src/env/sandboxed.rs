@@ -18,7 +18,7 @@ use crate::protocol::episode::Observation;
 use crate::protocol::episode::Outcome;
 use crate::protocol::episode::Step;
 use crate::protocol::message::ToolSchema;
-use crate::protocol::wire::SessionStart;
+use crate::protocol::operation::SessionStart;
 use crate::sandbox::Network;
 use crate::sandbox::Sandbox;
 use crate::sandbox::client::Guest;

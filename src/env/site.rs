@@ -8,7 +8,7 @@ use crate::env::EnvError;
 use crate::env::environments::Environment;
 use crate::env::environments::Environments;
 use crate::env::environments::PrepareError;
-use crate::protocol::wire::Op;
+use crate::protocol::operation::Op;
 use crate::sandbox::Access;
 use crate::sandbox::Backend;
 use crate::sandbox::Mount;

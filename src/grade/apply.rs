@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::grade::diff;
 use crate::grade::script;
 use crate::protocol::verdict::Apply;
-use crate::protocol::wire::Ending;
+use crate::protocol::operation::Ending;
 use crate::sandbox::Place;
 use crate::sandbox::client::Guest;
 use crate::sandbox::client::GuestError;

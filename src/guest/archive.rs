@@ -24,9 +24,9 @@ use crate::guest::files::Receive;
 use crate::guest::tree::Tree;
 use crate::guest::tree::fault;
 use crate::protocol::wire::CHUNK;
-use crate::protocol::wire::Fault;
-use crate::protocol::wire::Refusal;
-use crate::protocol::wire::Reply;
+use crate::protocol::operation::Fault;
+use crate::protocol::operation::Refusal;
+use crate::protocol::operation::Reply;
 
 /// Unpacks a tar stream below a directory, which is made when missing. Modes, links and times of modification are
 /// kept; existing files are replaced. What was unpacked before a failure stays.

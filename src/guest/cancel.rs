@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::time::Instant;
 
-use crate::protocol::wire::Fault;
+use crate::protocol::operation::Fault;
 
 /// Tells an operation that the host gave it up, or that its deadline passed. Clones share the same state.
 #[derive(Debug, Clone)]

@@ -8,8 +8,8 @@ use memchr::memmem;
 use memchr::memrchr;
 
 use crate::guest::nearest;
-use crate::protocol::wire::Edited;
-use crate::protocol::wire::Refusal;
+use crate::protocol::operation::Edited;
+use crate::protocol::operation::Refusal;
 
 /// Most occurrences that are named when there is more than one.
 const MAX_NAMED: usize = 1000;

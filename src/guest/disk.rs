@@ -40,8 +40,8 @@ use crate::guest::tree::Tree;
 use crate::guest::tree::TreeError;
 use crate::guest::tree::Visit;
 use crate::guest::tree::system_error;
-use crate::protocol::wire::Kind;
-use crate::protocol::wire::Stat;
+use crate::protocol::operation::Kind;
+use crate::protocol::operation::Stat;
 
 /// Beginning of the names of files that are being written; each disappears when its operation ends.
 pub const TEMPORARY: &str = ".patchgym-write-";

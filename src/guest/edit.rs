@@ -20,11 +20,11 @@ use crate::guest::files::stopped;
 use crate::guest::tree::Tree;
 use crate::guest::tree::TreeError;
 use crate::guest::tree::fault;
-use crate::protocol::wire::Edit;
-use crate::protocol::wire::Edited;
-use crate::protocol::wire::Fault;
-use crate::protocol::wire::Refusal;
-use crate::protocol::wire::Reply;
+use crate::protocol::operation::Edit;
+use crate::protocol::operation::Edited;
+use crate::protocol::operation::Fault;
+use crate::protocol::operation::Refusal;
+use crate::protocol::operation::Reply;
 
 /// Largest file that is edited, in bytes.
 pub const MAX_EDITED: u64 = 32 << 20;

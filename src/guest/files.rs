@@ -15,14 +15,14 @@ use crate::guest::tree::Tree;
 use crate::guest::tree::TreeError;
 use crate::guest::tree::fault;
 use crate::protocol::wire::CHUNK;
-use crate::protocol::wire::Entry;
-use crate::protocol::wire::Fault;
-use crate::protocol::wire::Kind;
-use crate::protocol::wire::Line;
-use crate::protocol::wire::MAX_LINE;
-use crate::protocol::wire::Refusal;
-use crate::protocol::wire::Reply;
-use crate::protocol::wire::Window;
+use crate::protocol::operation::Entry;
+use crate::protocol::operation::Fault;
+use crate::protocol::operation::Kind;
+use crate::protocol::operation::Line;
+use crate::protocol::operation::MAX_LINE;
+use crate::protocol::operation::Refusal;
+use crate::protocol::operation::Reply;
+use crate::protocol::operation::Window;
 
 /// Most lines in one window.
 pub const MAX_LINES: u64 = 20_000;

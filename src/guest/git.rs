@@ -17,7 +17,7 @@ use rustix::fs::Mode;
 use rustix::fs::OFlags;
 
 use crate::guest::cancel::Cancel;
-use crate::protocol::wire::Fault;
+use crate::protocol::operation::Fault;
 
 /// Where git is looked for when the guest has no `PATH` of its own.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

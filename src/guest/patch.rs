@@ -21,8 +21,8 @@ use crate::guest::git::GitError;
 use crate::guest::written;
 use crate::guest::written::Written;
 use crate::protocol::wire::CHUNK;
-use crate::protocol::wire::Fault;
-use crate::protocol::wire::Receipt;
+use crate::protocol::operation::Fault;
+use crate::protocol::operation::Receipt;
 
 /// Where the pristine objects stand, when the backend keeps them out of the model's reach.
 const PRISTINE: &str = "pristine";

@@ -31,13 +31,13 @@ use crate::guest::tree::Tree;
 use crate::guest::tree::TreeError;
 use crate::guest::tree::fault;
 use crate::guest::tree::system_error;
-use crate::protocol::wire::Fault;
-use crate::protocol::wire::FileHits;
-use crate::protocol::wire::Kind;
-use crate::protocol::wire::Line;
-use crate::protocol::wire::Refusal;
-use crate::protocol::wire::Reply;
-use crate::protocol::wire::SearchResult;
+use crate::protocol::operation::Fault;
+use crate::protocol::operation::FileHits;
+use crate::protocol::operation::Kind;
+use crate::protocol::operation::Line;
+use crate::protocol::operation::Refusal;
+use crate::protocol::operation::Reply;
+use crate::protocol::operation::SearchResult;
 
 /// Memory one thread may take for the longest line of a file; a file with a longer one is left out of a tree's search.
 const MAX_LINE_HELD: usize = 32 << 20;

@@ -40,9 +40,9 @@ use crate::guest::processes::Descendants;
 use crate::guest::processes::Spared;
 use crate::guest::report::Report;
 use crate::guest::report::Reported;
-use crate::protocol::wire::CommandResult;
-use crate::protocol::wire::Ending;
-use crate::protocol::wire::SessionStart;
+use crate::protocol::operation::CommandResult;
+use crate::protocol::operation::Ending;
+use crate::protocol::operation::SessionStart;
 
 /// Time between asking processes to end and ending them, so that they can say where they were.
 const GRACE: Duration = Duration::from_millis(300);
@@ -50,6 +50,8 @@ const GRACE: Duration = Duration::from_millis(300);
 const LATE: usize = 16 << 10;
 /// How often a running command's pipes are looked after.
 const CARE: Duration = Duration::from_secs(1);
+/// How often in a row a shell may be found idle although its report is missing.
+const MOST_IDLE: u32 = 2;
 
 /// What to run, and how long.
 pub(crate) struct Job {
@@ -182,8 +184,9 @@ impl Session {
         self.begin(&job.command, nonce)?;
         let deadline = job.limit.map(|limit| started + limit);
         let mut report = Report::new(nonce);
+        let mut look = started + CARE;
+        let mut idle = 0;
         let ending = loop {
-            let look = Instant::now() + CARE;
             let until = deadline.map_or(look, |deadline| deadline.min(look));
             let ready = self.wait(Some(wake), Some(until), Watch::Everything)?;
             if ready.status
@@ -208,8 +211,15 @@ impl Session {
             if late || cancel.check().is_err() {
                 break self.end_all(&spared, &mut output, &mut buffer)?;
             }
-            if ready == Ready::default() {
+            if Instant::now() >= look {
+                look += CARE;
                 self.care()?;
+                idle = if self.is_idle()? { idle + 1 } else { 0 };
+                if idle == MOST_IDLE {
+                    // What the command did to the shell or its files keeps it from reporting.
+                    self.end_shell()?;
+                    break Ending::Signalled(Signal::KILL.as_raw());
+                }
             }
         };
         // All that the command's foreground wrote is in the pipe by now; background jobs may go on writing.
@@ -272,7 +282,7 @@ command trap - HUP INT QUIT TERM EXIT
             code => format!("(exit {code}); "),
         };
         let line = format!(
-            "{before}{{ . {}; }} </dev/null 1<>{} 2>&1; command . {}\n",
+            "{before}{{ . {}; }} </dev/null 1<>{} 2>&1; command . {}\n\n",
             quoted(&file(COMMAND)),
             quoted(&self.directory.join(OUTPUT)),
             quoted(&file(REPORT))
@@ -363,11 +373,26 @@ command trap - HUP INT QUIT TERM EXIT
             }
         }
         self.processes.end_others(spared);
+        self.end_shell()?;
+        Ok(Ending::TimedOut)
+    }
+
+    fn end_shell(&mut self) -> io::Result<()> {
         if let Some(mut shell) = self.shell.take() {
             let _ = shell.child.kill();
             shell.child.wait()?;
         }
-        Ok(Ending::TimedOut)
+        Ok(())
+    }
+
+    /// Whether the shell is done with all it was told: it takes the last line only then. Not every shell does so.
+    fn is_idle(&self) -> io::Result<bool> {
+        match &self.shell {
+            Some(shell) if self.program.ends_with("bash") => {
+                Ok(rustix::io::ioctl_fionread(&shell.input)? == 0)
+            }
+            Some(_) | None => Ok(false),
+        }
     }
 
     fn drain(&mut self, output: &mut Output, buffer: &mut [u8]) -> io::Result<()> {

@@ -15,10 +15,10 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use crate::protocol::wire::Fault;
-use crate::protocol::wire::Kind;
-use crate::protocol::wire::Refusal;
-use crate::protocol::wire::Stat;
+use crate::protocol::operation::Fault;
+use crate::protocol::operation::Kind;
+use crate::protocol::operation::Refusal;
+use crate::protocol::operation::Stat;
 
 /// Existing paths that are named when nothing stands at the one asked for.
 const MAX_SIMILAR: usize = 5;
@@ -40,7 +40,7 @@ const REFUSALS: [io::ErrorKind; 4] = [
 ///
 /// use patchgym::guest::disk::Disk;
 /// use patchgym::guest::tree::Tree;
-/// use patchgym::protocol::wire::Kind;
+/// use patchgym::protocol::operation::Kind;
 ///
 /// let tree = Disk::new(std::env::temp_dir());
 /// assert_eq!(tree.stat(Path::new(".")).unwrap().kind, Kind::Directory);

@@ -17,7 +17,7 @@ use rustix::fs::OFlags;
 use rustix::fs::Stat;
 
 use crate::guest::cancel::Cancel;
-use crate::protocol::wire::Fault;
+use crate::protocol::operation::Fault;
 
 /// Directories that are descended into, one in the other.
 const MOST_LEVELS: u32 = 256;

@@ -6,6 +6,7 @@
 pub mod episode;
 #[cfg(feature = "host")]
 pub mod message;
+pub mod operation;
 #[cfg(feature = "host")]
 pub mod record;
 pub mod setup;

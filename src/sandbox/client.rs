@@ -18,14 +18,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::protocol::wire;
-use crate::protocol::wire::CommandResult;
-use crate::protocol::wire::Fault;
+use crate::protocol::operation::CommandResult;
+use crate::protocol::operation::Fault;
 use crate::protocol::wire::FromGuest;
-use crate::protocol::wire::Op;
-use crate::protocol::wire::Receipt;
-use crate::protocol::wire::Refusal;
-use crate::protocol::wire::Reply;
-use crate::protocol::wire::SessionStart;
+use crate::protocol::operation::Op;
+use crate::protocol::operation::Receipt;
+use crate::protocol::operation::Refusal;
+use crate::protocol::operation::Reply;
+use crate::protocol::operation::SessionStart;
 use crate::protocol::wire::ToGuest;
 use crate::protocol::wire::WireError;
 

@@ -16,7 +16,7 @@ mod host {
 
     use async_trait::async_trait;
 
-    use crate::protocol::wire::SessionStart;
+    use crate::protocol::operation::SessionStart;
     use crate::sandbox::client::Guest;
 
     /// Makes sandboxes of one kind.

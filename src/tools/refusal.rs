@@ -3,7 +3,7 @@
 use serde_json::Value;
 use serde_json::json;
 
-use crate::protocol::wire::Refusal;
+use crate::protocol::operation::Refusal;
 
 /// The message's name and its values.
 pub(super) fn message(refusal: &Refusal) -> (&'static str, Value) {

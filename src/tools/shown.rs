@@ -1,6 +1,6 @@
 //! A command's output as a model reads it.
 
-use crate::protocol::wire::CommandResult;
+use crate::protocol::operation::CommandResult;
 use crate::text;
 use crate::text::HeadTail;
 

@@ -9,13 +9,13 @@ use serde_json::json;
 use crate::protocol::episode;
 use crate::protocol::episode::Call;
 use crate::protocol::episode::Outcome;
-use crate::protocol::wire::CommandResult;
-use crate::protocol::wire::Edit;
-use crate::protocol::wire::Ending;
-use crate::protocol::wire::Line;
-use crate::protocol::wire::Op;
-use crate::protocol::wire::Reply;
-use crate::protocol::wire::Window;
+use crate::protocol::operation::CommandResult;
+use crate::protocol::operation::Edit;
+use crate::protocol::operation::Ending;
+use crate::protocol::operation::Line;
+use crate::protocol::operation::Op;
+use crate::protocol::operation::Reply;
+use crate::protocol::operation::Window;
 use crate::sandbox::client::Guest;
 use crate::sandbox::client::GuestError;
 use crate::text;
@@ -326,7 +326,7 @@ impl Workbench {
             (None, None) => return self.mistake("no_open_file", json!({})),
         };
         let stat = guest.call(Op::Stat { path: path.to_owned() }, SHORT).await?;
-        if matches!(stat, Reply::Stat(stat) if stat.kind == crate::protocol::wire::Kind::Directory)
+        if matches!(stat, Reply::Stat(stat) if stat.kind == crate::protocol::operation::Kind::Directory)
         {
             return self.mistake("is_directory", json!({"path": path}));
         }

@@ -102,8 +102,10 @@ fn run_without_arguments_plays_and_grades_the_demo() {
     let predictions = folder.join("preds.json");
     let graded = desk.run(&["grade", "-i", "demo__spanset-1", "-p", predictions.to_str().unwrap()]);
     assert!(out(&graded).contains("resolved 1 of 1"), "{}", out(&graded));
-    let shown = desk.run(&["show", attempt.to_str().unwrap(), "--turn", "1"]);
-    assert!(out(&shown).contains("demo__spanset-1"), "{}", out(&shown));
+    let shown = desk.run(&["show", attempt.to_str().unwrap()]);
+    assert!(out(&shown).contains("demo__spanset-1, attempt 1"), "{}", out(&shown));
+    let turn = desk.run(&["show", attempt.to_str().unwrap(), "--turn", "2"]);
+    assert!(out(&turn).contains("turn 2:") && !out(&turn).contains("turn 3:"), "{}", out(&turn));
     let replayed = desk.run(&["replay", attempt.to_str().unwrap()]);
     assert_eq!(code(&replayed), 0, "{}{}", out(&replayed), err(&replayed));
 }

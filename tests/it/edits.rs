@@ -15,10 +15,10 @@ use patchgym::guest::disk::Disk;
 use patchgym::guest::edit;
 use patchgym::guest::edit::Edits;
 use patchgym::guest::files;
-use patchgym::protocol::wire::Edit;
-use patchgym::protocol::wire::Fault;
-use patchgym::protocol::wire::Refusal;
-use patchgym::protocol::wire::Reply;
+use patchgym::protocol::operation::Edit;
+use patchgym::protocol::operation::Fault;
+use patchgym::protocol::operation::Refusal;
+use patchgym::protocol::operation::Reply;
 
 /// A case's folder; none where the cases are not at hand.
 fn case(name: &str) -> Option<PathBuf> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use std::time::Instant;
 
 use patchgym::protocol::record::Event;
-use patchgym::protocol::wire::Ending;
+use patchgym::protocol::operation::Ending;
 use patchgym::sandbox::Access;
 use patchgym::sandbox::Backend;
 use patchgym::sandbox::Isolation;

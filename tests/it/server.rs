@@ -24,7 +24,7 @@ use crate::fake_server::Seen;
 const CANARY: &str = "sk-canary-7c1f0b";
 const TASK: &str = "demo__spanset-1";
 /// Prints everything a sandbox could know of the machine's secrets.
-const LOOK: &str = "env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline /run/patchgym/*/* /root/.* 2>/dev/null; echo looked";
+const LOOK: &str = "env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null; find /run/patchgym /root /tmp -type f -exec cat {} + 2>/dev/null; echo looked";
 
 /// The request of an agent's turn, as opposed to those of the probe: it has the navigator's tools.
 fn turn_of(seen: &Seen) -> Option<usize> {
@@ -41,6 +41,14 @@ fn able(turn: impl Fn(usize, &Seen) -> Reply + Send + Sync + 'static) -> impl Fn
         }
         match turn_of(seen) {
             Some(number) => turn(number, seen),
+            // Tools lengthen the prompt of a server that shows them to its model.
+            None if seen.body.get("tools").is_some() => Reply::json(
+                200,
+                json!({
+                    "choices": [{"index": 0, "message": {"role": "assistant", "content": "ready"}, "finish_reason": "stop"}],
+                    "usage": {"prompt_tokens": 90, "completion_tokens": 1, "total_tokens": 91},
+                }),
+            ),
             None => Reply::text("ready"),
         }
     }

@@ -4,9 +4,9 @@
 use std::time::Duration;
 use std::time::Instant;
 
-use patchgym::protocol::wire::CommandResult;
-use patchgym::protocol::wire::Ending;
-use patchgym::protocol::wire::SessionStart;
+use patchgym::protocol::operation::CommandResult;
+use patchgym::protocol::operation::Ending;
+use patchgym::protocol::operation::SessionStart;
 use patchgym::sandbox::SandboxSpec;
 use serde_json::Value;
 
@@ -31,6 +31,8 @@ async fn play(name: &str) {
         let started = Instant::now();
         let result = opened.result(step["run"].as_str().unwrap(), limit).await;
         check(step, &result, started.elapsed());
+        // The cases look at what their background jobs have just begun to do.
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     opened.close().await;
 }
@@ -136,7 +138,10 @@ async fn every_end_of_a_command_is_told_and_the_next_one_works() {
             Ending::Exited(0),
             "",
         ),
-        ("rm -rf /run/patchgym/* 2>/dev/null; true", Ending::Exited(0), ""),
+        // A shell that cannot report is replaced.
+        ("rm -rf /run/patchgym/* 2>/dev/null; true", Ending::Signalled(9), ""),
+        ("command() { :; }", Ending::Signalled(9), ""),
+        ("set -n", Ending::Signalled(9), ""),
         (
             "su -c id; sudo -n id; man ls | head -1; git log; less /etc/passwd | head -1; true",
             Ending::Exited(0),

@@ -47,7 +47,7 @@ mod tests {
         fs_err::write(folder.join("a/b/file"), "").unwrap();
         fs_err::os::unix::fs::symlink(&outside, folder.join("a/link")).unwrap();
         for locked in ["a/b", "a"] {
-            let none = std::fs::Permissions::from_mode(0);
+            let none = std::fs::Permissions::from_mode(0o000);
             fs_err::set_permissions(folder.join(locked), none).unwrap();
         }
         remove(&folder).unwrap();
