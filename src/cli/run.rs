@@ -98,7 +98,7 @@ pub(super) async fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     let work =
         if arguments.own.repo.is_some() { Work::Other } else { Work::of(&arguments.tasks) };
     let world = World::new(config, Arc::clone(&data), work).await?;
-    world.check(&instances)?;
+    world.check(&instances.iter().map(|instance| &instance.task).collect::<Vec<_>>())?;
     let player = arguments.model.player(&world.config, &data).await?;
     let grade_network = world.grade_network(&instances);
     let manifest =
@@ -457,10 +457,13 @@ fn farewell(
         output::note(&format!("\nnext: patchgym show {}", model::shown(&log)));
     }
     if let (Some(predictions), None) = (predictions.first(), &arguments.own.repo) {
-        let tasks = &arguments.tasks.tasks;
-        output::note(&format!(
-            "      patchgym grade --tasks {tasks} -p {}",
-            model::shown(predictions)
-        ));
+        let mut again = format!("patchgym grade --tasks {}", arguments.tasks.tasks);
+        if let Some(folder) = &arguments.tasks.repo_dir {
+            again.push_str(&format!(" --repo-dir {}", model::shown(folder)));
+        }
+        if let Some(sandbox) = &arguments.config.sandbox {
+            again.push_str(&format!(" --sandbox {sandbox}"));
+        }
+        output::note(&format!("      {again} -p {}", model::shown(predictions)));
     }
 }

@@ -56,8 +56,9 @@ pub(super) async fn serve(arguments: ServeArguments) -> Result<ExitCode, Failure
         ))
         .hint("name one with `--id ID`"));
     };
-    let world = World::new(config, data, Work::of(&arguments.tasks)).await?;
-    world.check(&instances)?;
+    // Whatever the task is, nobody has seen what will be done to it.
+    let world = World::new(config, data, Work::Other).await?;
+    world.check(&[&instance.task])?;
     let mut env = SandboxedEnv::new(SandboxedOptions {
         sites: world.sites.clone(),
         tools,

@@ -27,6 +27,7 @@ use crate::sandbox::local::programs;
 use crate::sandbox::local::refusal;
 use crate::task::Instance;
 use crate::task::RepositorySource;
+use crate::task::Task;
 use crate::task::recipe::Recipes;
 use crate::task::repository::Repositories;
 use crate::task::rows;
@@ -99,10 +100,9 @@ impl World {
     }
 
     /// Refuses tasks whose repository or environment is known to be missing, before anything is begun.
-    pub(super) fn check(&self, instances: &[Instance]) -> Result<(), Failure> {
-        let tasks = || instances.iter().map(|instance| &instance.task);
+    pub(super) fn check(&self, tasks: &[&Task]) -> Result<(), Failure> {
         if self.config.sandbox != "local"
-            && let Some(task) = tasks().find(|task| task.image.is_some())
+            && let Some(task) = tasks.iter().find(|task| task.image.is_some())
         {
             return Err(Failure::usage(format!(
                 "{} is in a container image, and containers are not part of this version",
@@ -110,12 +110,15 @@ impl World {
             ))
             .hint("`--sandbox local --repo-dir DIR` takes a clone of its repository and prepares its environment on this machine"));
         }
-        if let Some(task) = tasks().find(|task| task.source == RepositorySource::Image) {
-            return Err(Failure::usage(format!("{} is in a container image", task.id))
-                .hint("name a folder with a clone of its repository: `--repo-dir DIR`"));
+        let is_missing = |task: &&&Task| {
+            matches!(task.source, RepositorySource::Image | RepositorySource::Unknown)
+        };
+        if let Some(Task { id, repo, .. }) = tasks.iter().find(is_missing) {
+            return Err(Failure::usage(format!("no clone of `{repo}` was found, which {id} needs"))
+                .hint("`git clone --mirror` the repository into a folder, and name the folder with `--repo-dir DIR`"));
         }
         let mut known = BTreeMap::new();
-        let mut failed = tasks().filter_map(|task| {
+        let mut failed = tasks.iter().filter_map(|task| {
             // Each answer takes the start of an interpreter.
             let kind = (&task.repo, &task.version, task.image.is_some());
             let answer =
@@ -126,7 +129,7 @@ impl World {
         let count = 1 + failed.count();
         let failure = Failure::usage(format!(
             "{count} of {} tasks cannot be prepared on this machine, the first is {id}: cannot {problem}",
-            instances.len()
+            tasks.len()
         ));
         Err(match hint {
             Some(hint) => failure.hint(hint),
@@ -274,12 +277,9 @@ pub(super) fn instances(arguments: &TaskArguments, data: &Data) -> Result<Vec<In
         if matches!(instance.task.source, RepositorySource::Unknown | RepositorySource::Image)
             && let Some(folder) = &arguments.repo_dir
         {
-            let found = source::repository_in(folder, &instance.task.repo).ok_or_else(|| {
-                let repo = &instance.task.repo;
-                Failure::usage(format!("no clone of `{repo}` in {}", folder.display()))
-                    .hint(format!("git clone --mirror the repository into {}", folder.display()))
-            })?;
-            instance.task.source = RepositorySource::Clone(found);
+            let found = source::repository_in(folder, &instance.task.repo);
+            // Not every task of a file has to be worked on, so a missing clone is told only when it is needed.
+            instance.task.source = found.map_or(RepositorySource::Unknown, RepositorySource::Clone);
         }
     }
     if is_demo { runnable(instances) } else { Ok(instances) }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::grade::diff;
 use crate::grade::script;
-use crate::protocol::verdict::Apply;
 use crate::protocol::operation::Ending;
+use crate::protocol::verdict::Apply;
 use crate::sandbox::Place;
 use crate::sandbox::client::Guest;
 use crate::sandbox::client::GuestError;

@@ -47,18 +47,6 @@ pub(crate) enum GitError {
     Cancelled,
 }
 
-impl GitError {
-    /// Whether it is about files that changed or could not be read, not about git's own directory.
-    pub(crate) fn is_about_files(&self) -> bool {
-        match self {
-            GitError::Status(_, text) => {
-                text.contains("unable to index file") || text.contains("adding files failed")
-            }
-            GitError::Io(_) | GitError::Cancelled => false,
-        }
-    }
-}
-
 impl From<GitError> for Fault {
     fn from(error: GitError) -> Self {
         match error {

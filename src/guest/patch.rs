@@ -20,9 +20,9 @@ use crate::guest::git::Git;
 use crate::guest::git::GitError;
 use crate::guest::written;
 use crate::guest::written::Written;
-use crate::protocol::wire::CHUNK;
 use crate::protocol::operation::Fault;
 use crate::protocol::operation::Receipt;
+use crate::protocol::wire::CHUNK;
 
 /// Where the pristine objects stand, when the backend keeps them out of the model's reach.
 const PRISTINE: &str = "pristine";
@@ -88,7 +88,7 @@ impl Extraction<'_> {
             copied.map_err(|error| Fault::Failed(error.to_string()))?;
         }
         self.disbelieve(&self.written()?)?;
-        self.tree(&[])
+        self.tree(&mut Vec::new())
     }
 
     fn written(&self) -> Result<Vec<Written>, Fault> {
@@ -147,12 +147,12 @@ impl Extraction<'_> {
         }
         let written = self.written()?;
         self.disbelieve(&written)?;
-        let too_large = self.too_large(written)?;
-        let end_tree = self.tree(&too_large)?;
+        let mut left_out = self.too_large(written)?;
+        let end_tree = self.tree(&mut left_out)?;
         let mut receipt = Receipt {
             start_tree: start_tree.to_owned(),
             end_tree: end_tree.clone(),
-            omitted: too_large.iter().map(|path| text(path)).collect(),
+            omitted: left_out.iter().map(|path| text(path)).collect(),
             applies: true,
             ..Receipt::default()
         };
@@ -160,7 +160,7 @@ impl Extraction<'_> {
             return Ok(receipt);
         }
         let patch = self.difference(start_tree, &end_tree, &mut receipt)?;
-        let whole = receipt.omitted.len() == too_large.len();
+        let whole = receipt.omitted.len() == left_out.len();
         receipt.applies = self.applies(start_tree, &end_tree, &patch, whole)?;
         for piece in patch.chunks(CHUNK) {
             send(piece.to_vec())?;
@@ -280,41 +280,36 @@ impl Extraction<'_> {
         Ok(large)
     }
 
-    /// The work tree as a tree object, except for the files `left_out`.
-    fn tree(&self, left_out: &[Vec<u8>]) -> Result<String, Fault> {
-        let mut arguments: Vec<OsString> = ["add", "--all", "--", "."].map(Into::into).to_vec();
-        arguments.extend(left_out.iter().map(|path| excluding(path)));
+    /// The work tree as a tree object, except for the files `left_out`, to which repositories are added that git can
+    /// neither take in nor name.
+    fn tree(&self, left_out: &mut Vec<Vec<u8>>) -> Result<String, Fault> {
         let mut attempt = 1;
+        let mut options = vec!["add", "--all"];
         loop {
+            let mut arguments: Vec<OsString> = options.iter().map(Into::into).collect();
+            arguments.extend(["--", "."].map(Into::into));
+            arguments.extend(left_out.iter().map(|path| excluding(path)));
             match self.git().run(&arguments) {
                 Ok(_) => break,
-                Err(GitError::Cancelled) => return Err(Fault::Cancelled),
-                // A background job may remove a file while it is read.
-                Err(_) if attempt < ATTEMPTS => attempt += 1,
-                Err(error) => {
-                    self.add_what_is_possible(&mut arguments, error)?;
-                    break;
+                Err(GitError::Status(_, said)) if left_out.len() < PATHS => {
+                    if let Some(nested) = without_commit(&said) {
+                        left_out.push(nested);
+                    } else if attempt < ATTEMPTS {
+                        // A background job may remove a file while it is read.
+                        attempt += 1;
+                    } else if options.len() == 2 {
+                        options.push("--ignore-errors");
+                    } else if said.contains("unable to index file") {
+                        break;
+                    } else {
+                        return Err(Fault::Failed(said));
+                    }
                 }
+                Err(other) => return Err(other.into()),
             }
         }
         let tree = self.git().run(["write-tree"])?;
         Ok(String::from_utf8_lossy(&tree).trim().to_owned())
-    }
-
-    /// A nested repository without a commit stops `git add`, and so does a file that cannot be read.
-    fn add_what_is_possible(
-        &self,
-        arguments: &mut Vec<OsString>,
-        error: GitError,
-    ) -> Result<(), Fault> {
-        let nested = nested_repositories(self.root);
-        arguments.extend(nested.iter().map(|path| excluding(path)));
-        arguments.insert(1, "--ignore-errors".into());
-        match self.git().run(&*arguments) {
-            Ok(_) => Ok(()),
-            Err(GitError::Status(1, _)) if !nested.is_empty() || error.is_about_files() => Ok(()),
-            Err(other) => Err(other.into()),
-        }
     }
 
     /// Applies the patch to the start tree in an index of its own and compares the result.
@@ -377,6 +372,12 @@ fn excluding(path: &[u8]) -> OsString {
 
 fn text(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
+}
+
+/// The nested repository that git complains of because it has no commit.
+fn without_commit(said: &str) -> Option<Vec<u8>> {
+    let (before, _) = said.split_once("/' does not have a commit checked out")?;
+    Some(before.rsplit_once('\'')?.1.as_bytes().to_vec())
 }
 
 /// Whether a repository's configuration says that its object names are SHA-256.
@@ -483,6 +484,13 @@ mod tests {
             ),
             [change(b"new\xff file", false, 1), change(b"inner", true, 1), change(b"link", false, 2)]
         );
+    }
+
+    #[test]
+    fn a_repository_without_a_commit_is_found_in_the_complaint() {
+        let said = "git: error: 'a/new one/' does not have a commit checked out\nfatal: adding files failed";
+        assert_eq!(without_commit(said), Some(b"a/new one".to_vec()));
+        assert_eq!(without_commit("git: fatal: adding files failed"), None);
     }
 
     #[test]

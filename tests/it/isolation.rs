@@ -9,8 +9,8 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
 
-use patchgym::protocol::record::Event;
 use patchgym::protocol::operation::Ending;
+use patchgym::protocol::record::Event;
 use patchgym::sandbox::Access;
 use patchgym::sandbox::Backend;
 use patchgym::sandbox::Isolation;
@@ -361,11 +361,9 @@ fn demo_tasks_are_played_and_graded_and_the_level_is_recorded() {
         assert_eq!(manifest["network"]["agent"], network);
         assert_eq!(manifest["network"]["grade"], network);
         let log = desk.path("mine/attempts/demo__verpick-1/1/events.jsonl");
-        let recorded = reader::read(&log).unwrap().records.iter().find_map(|record| match &record
-            .event
-        {
-            Event::Reset { isolation, network, .. } => Some((isolation.clone(), network.clone())),
-            _ => None,
+        let recorded = reader::read(&log).unwrap().records.iter().find_map(|record| {
+            let Event::Reset { isolation, network, .. } = &record.event else { return None };
+            Some((isolation.clone(), network.clone()))
         });
         assert_eq!(recorded, Some((level.to_owned(), network.to_owned())));
         let replayed = desk.run(&["replay", log.to_str().unwrap(), "--isolation", level]);

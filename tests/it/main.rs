@@ -14,6 +14,8 @@ mod killed; // runs that are killed at random moments
 mod layers; // imports point one way
 mod logs; // test logs against the official verdicts
 mod model; // model clients against servers of many kinds
+mod prepare; // environments of real repositories, made from recipes
+mod real_rows; // real SWE-bench rows
 mod repository; // repository copies without a future
 mod sandbox; // what a sandbox keeps apart and what it leaves
 mod server; // whole runs against model servers
