@@ -84,7 +84,9 @@ fn compare(before: &Value, now: &Value, path: &str, lines: &mut Vec<String>) {
         return;
     }
     let short = |value: &Value| {
-        value.as_array().map_or_else(|| value.to_string(), |items| format!("{} entries", items.len()))
+        value
+            .as_array()
+            .map_or_else(|| value.to_string(), |items| format!("{} entries", items.len()))
     };
     lines.push(format!("  {path}: {} then, {} now", short(before), short(now)));
 }

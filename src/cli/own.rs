@@ -50,7 +50,9 @@ impl OwnArguments {
         let is_clone = source::is_git(&repo);
         if is_clone && has_changes(&repo) {
             let folder = repo.display();
-            output::note(&format!("note: uncommitted changes in {folder} are not in the copy the model works on"));
+            output::note(&format!(
+                "note: uncommitted changes in {folder} are not in the copy the model works on"
+            ));
         }
         let name = repo.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let judged = self.test_cmd.is_some();
@@ -65,7 +67,11 @@ impl OwnArguments {
                 image: None,
                 workdir: WORKDIR.into(),
                 requires: self.require.clone(),
-                source: if is_clone { RepositorySource::Clone(repo) } else { RepositorySource::Directory(repo) },
+                source: if is_clone {
+                    RepositorySource::Clone(repo)
+                } else {
+                    RepositorySource::Directory(repo)
+                },
             },
             key: AnswerKey {
                 test_cmd: self.test_cmd.clone(),

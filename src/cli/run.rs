@@ -95,14 +95,12 @@ pub(super) async fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
         Some(instance) => vec![instance],
         None => world::instances(&arguments.tasks, &data)?,
     };
-    let work =
-        if arguments.own.repo.is_some() { Work::Other } else { Work::of(&arguments.tasks) };
+    let work = if arguments.own.repo.is_some() { Work::Other } else { Work::of(&arguments.tasks) };
     let world = World::new(config, Arc::clone(&data), work).await?;
     world.check(&instances.iter().map(|instance| &instance.task).collect::<Vec<_>>())?;
     let player = arguments.model.player(&world.config, &data).await?;
     let grade_network = world.grade_network(&instances);
-    let manifest =
-        arguments.manifest(&world, &instances, &player, &preset, grade_network)?;
+    let manifest = arguments.manifest(&world, &instances, &player, &preset, grade_network)?;
     let folder = arguments.folder(&manifest);
     let folder = RunFolder::open(&folder, manifest)?;
     start_log(&folder)?;
@@ -159,8 +157,14 @@ pub(super) async fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     farewell(&arguments, &summary, &folder, &predictions);
     if let (Some(repo), Some(result)) = (&arguments.own.repo, summary.attempts.first()) {
         let patch = folder.attempt(&result.instance_id, result.attempt).join("patch.diff");
-        output::data(&format!("\n{}", crate::text::lossy(&fs_err::read(&patch)?).trim_end_matches('\n')));
-        if arguments.own.apply && result.end.terminated() && !result.patch.as_deref().unwrap_or_default().is_empty() {
+        output::data(&format!(
+            "\n{}",
+            crate::text::lossy(&fs_err::read(&patch)?).trim_end_matches('\n')
+        ));
+        if arguments.own.apply
+            && result.end.terminated()
+            && !result.patch.as_deref().unwrap_or_default().is_empty()
+        {
             own::apply(repo, &patch)?;
         }
     }
@@ -249,7 +253,13 @@ impl RunArguments {
                 .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' })
                 .collect()
         };
-        let tasks = word(identity.tasks.trim_end_matches('/').trim_end_matches(".jsonl").trim_end_matches(".json"));
+        let tasks = word(
+            identity
+                .tasks
+                .trim_end_matches('/')
+                .trim_end_matches(".jsonl")
+                .trim_end_matches(".json"),
+        );
         // The demo is for looking at, and one's own repository changes: each time is a new run.
         let demo = identity.tasks == world::DEMO && self.model.model == model::DEMONSTRATIONS;
         if demo || self.own.repo.is_some() {

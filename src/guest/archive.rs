@@ -23,10 +23,10 @@ use crate::guest::files::Deliver;
 use crate::guest::files::Receive;
 use crate::guest::tree::Tree;
 use crate::guest::tree::fault;
-use crate::protocol::wire::CHUNK;
 use crate::protocol::operation::Fault;
 use crate::protocol::operation::Refusal;
 use crate::protocol::operation::Reply;
+use crate::protocol::wire::CHUNK;
 
 /// Unpacks a tar stream below a directory, which is made when missing. Modes, links and times of modification are
 /// kept; existing files are replaced. What was unpacked before a failure stays.

@@ -14,7 +14,6 @@ use crate::guest::cancel::Cancel;
 use crate::guest::tree::Tree;
 use crate::guest::tree::TreeError;
 use crate::guest::tree::fault;
-use crate::protocol::wire::CHUNK;
 use crate::protocol::operation::Entry;
 use crate::protocol::operation::Fault;
 use crate::protocol::operation::Kind;
@@ -23,6 +22,7 @@ use crate::protocol::operation::MAX_LINE;
 use crate::protocol::operation::Refusal;
 use crate::protocol::operation::Reply;
 use crate::protocol::operation::Window;
+use crate::protocol::wire::CHUNK;
 
 /// Most lines in one window.
 pub const MAX_LINES: u64 = 20_000;

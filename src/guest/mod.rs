@@ -14,6 +14,7 @@ mod init;
 mod nearest;
 mod output;
 pub mod patch;
+mod pipe;
 mod processes;
 mod report;
 pub mod search;

@@ -1,26 +1,44 @@
-//! What a shell reports through its pipe when it is done with a command.
+//! What a shell reports when it is done with a command: a file with its state, then a number through a pipe.
 
+use std::io;
+use std::io::Read;
+use std::path::Path;
+
+use fs_err::os::unix::fs::OpenOptionsExt;
 use memchr::memmem;
+use rustix::fs::OFlags;
 
 /// Most bytes of exports that are kept. A shell with more hands on those it had before.
 const MAX_EXPORTS: usize = 1 << 20;
-/// Bytes of a longer report's beginning that are kept; a path is shorter.
+/// Bytes of a longer file's beginning that are read; a path is shorter.
 const HEAD: usize = 64 << 10;
 
-/// A report that is on its way: `NONCE STATUS\nCWD\n\0EXPORTS\0NONCE\n`, between whatever else was written to the pipe.
+/// Waits for a number between whatever else is written to the pipe.
 #[derive(Debug)]
-pub(crate) struct Report {
-    first: Vec<u8>,
+pub(crate) struct Mark {
+    line: Vec<u8>,
     last: Vec<u8>,
-    bytes: Vec<u8>,
-    begun: bool,
-    cut: bool,
 }
 
-/// What a report says.
+impl Mark {
+    /// Waits for this number, as a line.
+    pub(crate) fn new(nonce: u64) -> Self {
+        Self { line: format!("{nonce}\n").into(), last: Vec::new() }
+    }
+
+    /// Takes in a piece; true once the number was there.
+    pub(crate) fn push(&mut self, piece: &[u8]) -> bool {
+        self.last.extend_from_slice(piece);
+        let found = memmem::find(&self.last, &self.line).is_some();
+        self.last.drain(..self.last.len().saturating_sub(self.line.len()));
+        found
+    }
+}
+
+/// The state of a shell.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reported {
-    /// Exit status.
+    /// Exit status of the command.
     pub(crate) code: i32,
     /// Working directory.
     pub(crate) cwd: String,
@@ -28,52 +46,31 @@ pub(crate) struct Reported {
     pub(crate) exports: Option<Vec<u8>>,
 }
 
-impl Report {
-    /// The report that carries this number.
-    pub(crate) fn new(nonce: u64) -> Self {
-        Self {
-            first: format!("{nonce} ").into(),
-            last: format!("\0{nonce}\n").into(),
-            bytes: Vec::new(),
-            begun: false,
-            cut: false,
-        }
+impl Reported {
+    /// Reads `STATUS\nCWD\n\0EXPORTS\0`; none when the file is not whole.
+    pub(crate) fn read(path: &Path) -> io::Result<Option<Self>> {
+        // A pipe that a command put there must not be waited for.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = match fs_err::OpenOptions::new().read(true).custom_flags(flags).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        let mut bytes = Vec::new();
+        file.take((HEAD + MAX_EXPORTS) as u64).read_to_end(&mut bytes)?;
+        Ok(Self::parse(&bytes))
     }
 
-    /// Takes in a piece; gives the report once it is whole.
-    pub(crate) fn push(&mut self, piece: &[u8]) -> Option<Reported> {
-        // A mark may lie across two pieces.
-        let overlap = if self.begun { self.last.len() } else { self.first.len() };
-        let mut scanned = self.bytes.len().saturating_sub(overlap);
-        self.bytes.extend_from_slice(piece);
-        if !self.begun {
-            let Some(at) = memmem::find(&self.bytes[scanned..], &self.first) else {
-                self.bytes.drain(..self.bytes.len().saturating_sub(self.first.len()));
-                return None;
-            };
-            self.bytes.drain(..scanned + at + self.first.len());
-            (self.begun, scanned) = (true, 0);
-        }
-        if let Some(at) = memmem::find(&self.bytes[scanned..], &self.last) {
-            return self.read(&self.bytes[..scanned + at]);
-        }
-        if self.bytes.len() > HEAD + MAX_EXPORTS {
-            self.bytes.drain(HEAD..self.bytes.len() - self.last.len());
-            self.cut = true;
-        }
-        None
-    }
-
-    fn read(&self, body: &[u8]) -> Option<Reported> {
-        let (code, body) = split(body, b'\n')?;
-        let (cwd, exports) = split(body, 0)?;
-        let cwd = cwd.strip_suffix(b"\n").unwrap_or(cwd);
-        let is_whole = !self.cut && exports.len() <= MAX_EXPORTS;
-        Some(Reported {
-            code: std::str::from_utf8(code).ok()?.parse().ok()?,
-            cwd: String::from_utf8_lossy(cwd).into_owned(),
-            exports: is_whole.then(|| exports.to_vec()),
-        })
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (code, rest) = split(bytes, b'\n')?;
+        let (cwd, rest) = split(rest, 0)?;
+        let cwd = cwd.strip_suffix(b"\n")?;
+        let exports = match rest.split_last() {
+            Some((0, exports)) => Some(exports.to_vec()),
+            _ if bytes.len() == HEAD + MAX_EXPORTS => None,
+            Some(_) | None => return None,
+        };
+        let code = std::str::from_utf8(code).ok()?.parse().ok()?;
+        Some(Self { code, cwd: String::from_utf8_lossy(cwd).into_owned(), exports })
     }
 }
 
@@ -87,40 +84,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_found_among_other_bytes_and_only_when_it_is_whole() {
-        let bytes = b"junk 7 0\n\x007\n12 3\n/a\nb\n\0declare -x A=\"\n\"\n\x0012\nmore";
-        let expected = Reported {
-            code: 3,
-            cwd: "/a\nb".into(),
-            exports: Some(b"declare -x A=\"\n\"\n".to_vec()),
-        };
+    fn a_number_is_found_among_other_bytes() {
         for size in [1, 2, 3, 7, 100] {
-            let mut report = Report::new(12);
-            let mut given = 0;
-            let found = bytes.chunks(size).find_map(|piece| {
-                given += piece.len();
-                report.push(piece)
-            });
-            assert_eq!(found.as_ref(), Some(&expected), "{size}");
-            assert!(given >= bytes.len() - 4 && given < bytes.len() - 4 + size, "{size}");
+            let mut mark = Mark::new(1234);
+            let bytes = b"junk 12\n34\n\0123\x00\n234\n 1234";
+            assert!(!bytes.chunks(size).any(|piece| mark.push(piece)), "{size}");
+            assert!(mark.push(b"\n"), "{size}");
+            assert!(mark.last.len() <= 5);
         }
-        assert_eq!(Report::new(1).push(bytes), None);
     }
 
     #[test]
-    fn what_is_too_long_is_not_kept() {
-        let mut report = Report::new(5);
-        for _ in 0..100 {
-            assert_eq!(report.push(&[b'x'; 100_000]), None);
-            assert!(report.bytes.len() < 100);
+    fn a_state_is_read_only_when_it_is_whole() {
+        let bytes = b"3\n/a\nb\n\0declare -x A=\"\n\"\n\0";
+        let exports = b"declare -x A=\"\n\"\n".to_vec();
+        let expected = Reported { code: 3, cwd: "/a\nb".into(), exports: Some(exports) };
+        assert_eq!(Reported::parse(bytes), Some(expected));
+        for end in 0..bytes.len() - 1 {
+            // The directory alone is as good as no exports at all.
+            assert!(end == 8 || Reported::parse(&bytes[..end]).is_none(), "{end}");
         }
-        assert_eq!(report.push(b"5 9\n/cwd\n\0"), None);
-        for _ in 0..100 {
-            assert_eq!(report.push(&[b'y'; 100_000]), None);
-            assert!(report.bytes.len() <= HEAD + MAX_EXPORTS);
-        }
-        let expected = Reported { code: 9, cwd: "/cwd".into(), exports: None };
-        assert_eq!(report.push(b"\0"), None);
-        assert_eq!(report.push(b"5\n"), Some(expected));
+        let long = [b"3\n/\n\0".as_slice(), &vec![b'x'; HEAD + MAX_EXPORTS]].concat();
+        let expected = Reported { code: 3, cwd: "/".into(), exports: None };
+        assert_eq!(Reported::parse(&long[..HEAD + MAX_EXPORTS]), Some(expected));
     }
 }

@@ -28,12 +28,12 @@ use crate::guest::search;
 use crate::guest::shell::Job;
 use crate::guest::shell::Session;
 use crate::guest::written;
-use crate::protocol::wire;
 use crate::protocol::operation::Fault;
-use crate::protocol::wire::FromGuest;
 use crate::protocol::operation::Op;
 use crate::protocol::operation::Reply;
 use crate::protocol::operation::SessionStart;
+use crate::protocol::wire;
+use crate::protocol::wire::FromGuest;
 use crate::protocol::wire::ToGuest;
 use crate::protocol::wire::WireError;
 

@@ -1,20 +1,17 @@
 //! A persistent shell that cannot desynchronise.
 //!
 //! A command is never typed at a prompt: it is written to a file that the shell sources. When the shell is done with
-//! it, exit status, working directory and exports come back through a named pipe with a number that belongs to this
-//! command alone. The end of a command is never looked for in its output. When the shell itself ends (`exit`, `exec`,
+//! it, exit status, working directory and exports stand in a file, and a number that belongs to this command alone
+//! comes back through a named pipe. The end of a command is never looked for in its output. When the shell itself ends (`exit`, `exec`,
 //! a signal), its wait status is the command's, and the next command gets a new shell with the last known state.
 //!
 //! Output and report are opened by name for every command, so nothing that a command does to the shell's open files,
 //! variables and functions outlives it.
 
-use fs_err::os::unix::fs::OpenOptionsExt as _;
 use std::io;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -29,16 +26,20 @@ use std::time::Instant;
 use rustix::event::PollFd;
 use rustix::event::PollFlags;
 use rustix::event::Timespec;
-use rustix::fs::Mode;
-use rustix::fs::OFlags;
 use rustix::process::PidfdFlags;
 use rustix::process::Signal;
 
 use crate::guest::cancel::Cancel;
 use crate::guest::output::Output;
+use crate::guest::pipe::gone;
+use crate::guest::pipe::is_pipe;
+use crate::guest::pipe::make_directory;
+use crate::guest::pipe::pipe;
+use crate::guest::pipe::read_now;
+use crate::guest::pipe::replace;
 use crate::guest::processes::Descendants;
 use crate::guest::processes::Spared;
-use crate::guest::report::Report;
+use crate::guest::report::Mark;
 use crate::guest::report::Reported;
 use crate::protocol::operation::CommandResult;
 use crate::protocol::operation::Ending;
@@ -183,7 +184,7 @@ impl Session {
         let nonce = random()?;
         self.begin(&job.command, nonce)?;
         let deadline = job.limit.map(|limit| started + limit);
-        let mut report = Report::new(nonce);
+        let mut mark = Mark::new(nonce);
         let mut look = started + CARE;
         let mut idle = 0;
         let ending = loop {
@@ -191,10 +192,9 @@ impl Session {
             let ready = self.wait(Some(wake), Some(until), Watch::Everything)?;
             if ready.status
                 && let Some(count) = read_now(&self.status, &mut buffer)?
+                && mark.push(&buffer[..count])
             {
-                if let Some(reported) = report.push(&buffer[..count]) {
-                    break Ending::Exited(self.remember(reported));
-                }
+                break self.reported()?;
             }
             if ready.output
                 && let Some(count) = read_now(&self.output, &mut buffer)?
@@ -218,7 +218,7 @@ impl Session {
                 if idle == MOST_IDLE {
                     // What the command did to the shell or its files keeps it from reporting.
                     self.end_shell()?;
-                    break Ending::Signalled(Signal::KILL.as_raw());
+                    break UNREPORTED;
                 }
             }
         };
@@ -239,13 +239,18 @@ impl Session {
         })
     }
 
-    fn remember(&mut self, reported: Reported) -> i32 {
-        self.state.cwd = reported.cwd;
-        if let Some(exports) = reported.exports {
+    /// Reads the state of a shell that is done with its command.
+    fn reported(&mut self) -> io::Result<Ending> {
+        let Some(state) = Reported::read(&self.own.join(STATE))? else {
+            self.end_shell()?;
+            return Ok(UNREPORTED);
+        };
+        self.state.cwd = state.cwd;
+        if let Some(exports) = state.exports {
             self.state.exports = exports;
         }
-        self.code = reported.code;
-        self.code
+        self.code = state.code;
+        Ok(Ending::Exited(state.code))
     }
 
     /// Puts back the named pipes that a command removed, so that it can still report.
@@ -265,18 +270,20 @@ impl Session {
     /// Tells the shell to source the command, and then to send the report that carries the number `nonce`.
     fn begin(&mut self, command: &[u8], nonce: u64) -> io::Result<()> {
         let file = |name: &str| self.own.join(name);
-        fs_err::write(file(COMMAND), command)?;
-        let status = quoted(&file(STATUS));
-        // The first line must not change what `$?` is, nor assume that a failure does not end the shell.
+        replace(&file(COMMAND), command)?;
+        let state = quoted(&file(STATE));
+        // The first line must not change what `$?` is, nor assume that the shell overwrites files.
         let report = format!(
-            "command printf '{nonce} %s\\n' \"$?\" >{status}
+            "command printf '%s\\n' \"$?\" >|{state}
 command . {}
 command trap - HUP INT QUIT TERM EXIT
-{{ command pwd; command printf '\\0'; command export -p; command export -p -f; command printf '\\0%s\\n' {nonce}; }} >{status}
+{{ command pwd; command printf '\\0'; command export -p; command export -p -f; command printf '\\0'; }} >>{state}
+command printf '{nonce}\\n' >{}
 ",
-            quoted(&file(OPTIONS))
+            quoted(&file(OPTIONS)),
+            quoted(&file(STATUS))
         );
-        fs_err::write(file(REPORT), report)?;
+        replace(&file(REPORT), report.as_bytes())?;
         let before = match self.code {
             0 => String::new(),
             code => format!("(exit {code}); "),
@@ -305,10 +312,10 @@ command trap - HUP INT QUIT TERM EXIT
         self.code = 0;
         // A pipe of its own, because whoever has the old one open may still write to it.
         let status = self.own.join(STATUS);
-        fs_err::remove_file(&status)?;
+        gone(fs_err::remove_file(&status))?;
         self.status = pipe(&status)?;
         let exports = self.own.join("exports");
-        fs_err::write(&exports, &self.state.exports)?;
+        replace(&exports, &self.state.exports)?;
         let mut command = Command::new(self.program);
         if self.program.ends_with("bash") {
             command.args(["--noprofile", "--norc"]);
@@ -446,33 +453,9 @@ const REPORT: &str = "report";
 const OPTIONS: &str = "options";
 const OUTPUT: &str = "output";
 const STATUS: &str = "status";
-
-/// A named pipe, opened for both directions, so that it neither blocks nor ends while no shell has it open.
-fn pipe(path: &Path) -> io::Result<OwnedFd> {
-    if !is_pipe(path) {
-        if let Some(directory) = path.parent() {
-            make_directory(directory)?;
-        }
-        match fs_err::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        rustix::fs::mkfifoat(rustix::fs::CWD, path, Mode::from_raw_mode(0o600))?;
-        // Programs of other users open `/dev/stdout` again; they cannot reach the pipe by its name.
-        fs_err::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
-    }
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = fs_err::OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
-    Ok(file.into_parts().0.into())
-}
-
-fn is_pipe(path: &Path) -> bool {
-    fs_err::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
-}
-
-fn make_directory(path: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
+const STATE: &str = "state";
+/// How a command ends whose shell could not say how.
+const UNREPORTED: Ending = Ending::Signalled(libc::SIGKILL);
 
 /// The directory itself, or the nearest one above it that exists.
 fn nearest_directory(path: &Path) -> &Path {
@@ -488,16 +471,6 @@ fn random() -> io::Result<u64> {
 /// A path as one word of the shell.
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
-}
-
-/// Reads what is there without waiting; `None` when nothing is.
-fn read_now(source: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-    match rustix::io::read(source, buffer) {
-        Ok(0) | Err(rustix::io::Errno::AGAIN) => Ok(None),
-        Ok(count) => Ok(Some(count)),
-        Err(rustix::io::Errno::INTR) => Ok(Some(0)),
-        Err(error) => Err(error.into()),
-    }
 }
 
 #[cfg(test)]

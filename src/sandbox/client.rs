@@ -17,15 +17,15 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::protocol::wire;
 use crate::protocol::operation::CommandResult;
 use crate::protocol::operation::Fault;
-use crate::protocol::wire::FromGuest;
 use crate::protocol::operation::Op;
 use crate::protocol::operation::Receipt;
 use crate::protocol::operation::Refusal;
 use crate::protocol::operation::Reply;
 use crate::protocol::operation::SessionStart;
+use crate::protocol::wire;
+use crate::protocol::wire::FromGuest;
 use crate::protocol::wire::ToGuest;
 use crate::protocol::wire::WireError;
 
@@ -258,7 +258,9 @@ impl Guest {
     /// # Errors
     /// See [`GuestError`].
     pub async fn start_tree(&self, root: &str) -> Result<String, GuestError> {
-        let Reply::StartTree { tree } = self.call(Op::StartTree { root: root.to_owned() }, LONG).await? else {
+        let Reply::StartTree { tree } =
+            self.call(Op::StartTree { root: root.to_owned() }, LONG).await?
+        else {
             return Err(unexpected());
         };
         Ok(tree)
@@ -269,7 +271,9 @@ impl Guest {
     /// # Errors
     /// See [`GuestError`].
     pub async fn fingerprint(&self, root: &str) -> Result<u64, GuestError> {
-        let Reply::Fingerprint { value } = self.call(Op::Fingerprint { root: root.to_owned() }, LONG).await? else {
+        let Reply::Fingerprint { value } =
+            self.call(Op::Fingerprint { root: root.to_owned() }, LONG).await?
+        else {
             return Err(unexpected());
         };
         Ok(value)

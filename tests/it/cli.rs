@@ -43,7 +43,8 @@ impl Desk {
 
 /// Repository copies are the same for every test.
 fn cache() -> PathBuf {
-    std::env::temp_dir().join(format!("patchgym-test-cache-{}", rustix::process::geteuid().as_raw()))
+    std::env::temp_dir()
+        .join(format!("patchgym-test-cache-{}", rustix::process::geteuid().as_raw()))
 }
 
 pub(crate) fn out(output: &Output) -> String {
@@ -63,7 +64,8 @@ fn json(path: &Path) -> Value {
 }
 
 fn only_folder_in(path: &Path) -> PathBuf {
-    let folders: Vec<_> = fs_err::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let folders: Vec<_> =
+        fs_err::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(folders.len(), 1, "{folders:?}");
     folders.into_iter().next().unwrap()
 }
@@ -80,7 +82,10 @@ fn run_without_arguments_plays_and_grades_the_demo() {
         let cells: Vec<&str> = row.split_whitespace().collect();
         assert_eq!((cells[1], cells[3]), ("submitted", "yes"), "{row}");
     }
-    assert!(table.contains(&format!("resolved {0} of {0}; errors: none; dollars: 0.00", rows.len())), "{table}");
+    assert!(
+        table.contains(&format!("resolved {0} of {0}; errors: none; dollars: 0.00", rows.len())),
+        "{table}"
+    );
 
     let folder = only_folder_in(&desk.path("runs"));
     for name in ["manifest.json", "summary.json", "preds.json", "patchgym.log"] {
@@ -143,7 +148,11 @@ fn the_demo_runs_for_an_ordinary_user() {
     assert_eq!(code(&output), 0, "{}{}", out(&output), err(&output));
     let table = out(&output);
     let rows = table.lines().filter(|line| line.starts_with("demo__")).count();
-    assert!(rows >= 6 && table.contains(&format!("resolved {rows} of {rows}")), "{table}{}", err(&output));
+    assert!(
+        rows >= 6 && table.contains(&format!("resolved {rows} of {rows}")),
+        "{table}{}",
+        err(&output)
+    );
 }
 
 #[test]
@@ -200,7 +209,10 @@ fn the_same_command_goes_on_and_another_one_is_refused() {
     let third = desk.run(&["run", "-i", "demo__spanset-1", "-o", "mine", "-c", "limits.turns=7"]);
     assert_eq!(code(&third), 4, "{}", err(&third));
     assert!(err(&third).contains("config.limits.turns: 100 then, 7 now"), "{}", err(&third));
-    assert!(err(&third).contains("identity") || err(&third).contains("instances: 2 entries then, 1 entries now"));
+    assert!(
+        err(&third).contains("identity")
+            || err(&third).contains("instances: 2 entries then, 1 entries now")
+    );
 }
 
 #[test]
@@ -232,7 +244,19 @@ fn a_second_process_is_refused() {
 #[test]
 fn several_attempts_have_predictions_each() {
     let desk = Desk::new();
-    let output = desk.run(&["run", "-m", "gold", "-i", "demo__spanset-1", "-k", "2", "-w", "2", "-o", "twice"]);
+    let output = desk.run(&[
+        "run",
+        "-m",
+        "gold",
+        "-i",
+        "demo__spanset-1",
+        "-k",
+        "2",
+        "-w",
+        "2",
+        "-o",
+        "twice",
+    ]);
     assert_eq!(code(&output), 0, "{}", err(&output));
     assert!(out(&output).contains("resolved 2 of 2"), "{}", out(&output));
     assert!(err(&output).contains("measures nothing"), "{}", err(&output));
@@ -248,28 +272,61 @@ fn several_attempts_have_predictions_each() {
 fn bad_input_gets_one_line_with_place_and_hint() {
     let desk = Desk::new();
     let good = r#"{"instance_id": "x__y-1", "repo": "x/y", "base_commit": "abc", "problem_statement": "p", "patch": "", "test_patch": "", "FAIL_TO_PASS": ["t"], "PASS_TO_PASS": []}"#;
-    let rows: Vec<String> = (1..=16).map(|number| good.replace("y-1", &format!("y-{number}"))).collect();
-    fs_err::write(desk.path("bad17.jsonl"), format!("{}\n{{\"instance_id\": \n", rows.join("\n"))).unwrap();
+    let rows: Vec<String> =
+        (1..=16).map(|number| good.replace("y-1", &format!("y-{number}"))).collect();
+    fs_err::write(desk.path("bad17.jsonl"), format!("{}\n{{\"instance_id\": \n", rows.join("\n")))
+        .unwrap();
     fs_err::write(desk.path("noid.jsonl"), good.replace("instance_id", "instance")).unwrap();
     fs_err::write(desk.path("good.jsonl"), good).unwrap();
     fs_err::create_dir(desk.path("clones")).unwrap();
     fs_err::create_dir_all(desk.path("with/y/.git")).unwrap();
     let git = |arguments: &[&str]| {
-        let ran = Command::new("git").args(arguments).current_dir(desk.path("with/y")).output().unwrap();
+        let ran =
+            Command::new("git").args(arguments).current_dir(desk.path("with/y")).output().unwrap();
         assert!(ran.status.success(), "{}", err(&ran));
     };
     git(&["init", "-q", "."]);
-    git(&["-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-q", "--allow-empty", "-m", "x"]);
+    git(&[
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@example.com",
+        "commit",
+        "-q",
+        "--allow-empty",
+        "-m",
+        "x",
+    ]);
     fs_err::write(desk.path("file"), "").unwrap();
 
     let cases: &[(&[&str], i32, &[&str])] = &[
         (&["run", "--tasks", "missing.jsonl", "-m", "null"], 2, &["missing.jsonl"]),
-        (&["grade", "--tasks", "bad17.jsonl", "-p", "missing.json"], 2, &["bad17.jsonl line 17", "missing.json"]),
-        (&["run", "-c", "limits.turnz=3"], 2, &["unknown configuration field `limits.turnz`", "hint: did you mean `turns`?"]),
-        (&["run", "--agent", "navigater"], 2, &["envs/agents/navigater.yaml", "hint: did you mean `envs/agents/navigator.yaml`?"]),
+        (
+            &["grade", "--tasks", "bad17.jsonl", "-p", "missing.json"],
+            2,
+            &["bad17.jsonl line 17", "missing.json"],
+        ),
+        (
+            &["run", "-c", "limits.turnz=3"],
+            2,
+            &["unknown configuration field `limits.turnz`", "hint: did you mean `turns`?"],
+        ),
+        (
+            &["run", "--agent", "navigater"],
+            2,
+            &["envs/agents/navigater.yaml", "hint: did you mean `envs/agents/navigator.yaml`?"],
+        ),
         (&["run", "--tasks", "noid.jsonl", "-m", "null"], 2, &["noid.jsonl line 1", "instance_id"]),
-        (&["run", "--tasks", "good.jsonl", "-m", "null", "--repo-dir", "clones"], 2, &["no clone of `x/y`", "hint:"]),
-        (&["run", "--tasks", "good.jsonl", "-m", "null", "--repo-dir", "with", "-o", "r1"], 1, &["abc"]),
+        (
+            &["run", "--tasks", "good.jsonl", "-m", "null", "--repo-dir", "clones"],
+            2,
+            &["no clone of `x/y`", "hint:"],
+        ),
+        (
+            &["run", "--tasks", "good.jsonl", "-m", "null", "--repo-dir", "with", "-o", "r1"],
+            1,
+            &["abc"],
+        ),
         (&["run", "-o", "file/below"], 2, &["file/below"]),
         (&["run", "-m", "some-model"], 2, &["no server is given", "hint: add `--base-url URL`"]),
         (&["run", "-m", "script:nowhere.yaml"], 2, &["nowhere.yaml"]),
@@ -314,13 +371,15 @@ fn a_task_of_ones_own_is_played() {
     let made = desk.run(&["tasks", "new", "mine"]);
     assert_eq!(code(&made), 0, "{}", err(&made));
     let template = fs_err::read_to_string(desk.path("mine/task.yaml")).unwrap();
-    fs_err::write(desk.path("mine/task.yaml"), template.replace("../my-repository", "../code")).unwrap();
+    fs_err::write(desk.path("mine/task.yaml"), template.replace("../my-repository", "../code"))
+        .unwrap();
     fs_err::write(
         desk.path("s.yaml"),
         "turns:\n  - calls:\n      - {tool: edit, arguments: {path: hello.sh, old_str: helo, new_str: hello}}\n      - {tool: submit}\n",
     )
     .unwrap();
-    let output = desk.run(&["run", "--tasks", "mine", "-m", "script:s.yaml", "--no-grade", "-o", "r"]);
+    let output =
+        desk.run(&["run", "--tasks", "mine", "-m", "script:s.yaml", "--no-grade", "-o", "r"]);
     assert_eq!(code(&output), 0, "{}{}", out(&output), err(&output));
     let patch = fs_err::read_to_string(desk.path("r/attempts/my-task/1/patch.diff")).unwrap();
     assert!(patch.contains("-echo helo\n+echo hello\n"), "{patch}");

@@ -232,7 +232,7 @@ async fn the_model_is_told_of_a_lost_shell_and_a_lost_guest_once() {
         assert!(text.contains(told), "{end}: {text}");
         assert_eq!(run(&mut env, "echo \"$A\"; pwd").await, "x y\n/testbed/d", "{end}");
     }
-    for end in ["kill -9 $PPID", "kill -9 -1", "kill -TERM $PPID; sleep 9"] {
+    for end in ["kill -9 $PPID; sleep 5", "kill -9 -1; sleep 5", "kill -TERM $PPID; sleep 5"] {
         let lost = step(&mut env, "run", json!({"command": end})).await;
         let ended = Outcome::Command { ending: Ending::GuestLost, bytes: 0, shell_restarted: true };
         assert_eq!(lost.outcome, ended, "{end}");

@@ -53,7 +53,8 @@ fn logs_below(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn a_killed_run_leaves_nothing_and_goes_on() {
-    let kills: u32 = std::env::var("PATCHGYM_TEST_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    let kills: u32 =
+        std::env::var("PATCHGYM_TEST_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
     let desk = Desk::new();
     let mark = format!("PATCHGYM_MARK={}", desk.folder.path().display());
     let mounts = fs_err::read_to_string("/proc/self/mountinfo").unwrap();
@@ -73,7 +74,12 @@ fn a_killed_run_leaves_nothing_and_goes_on() {
         wait_until("processes to end", || left_over(&mark).is_empty());
         assert_eq!(fs_err::read_to_string("/proc/self/mountinfo").unwrap(), mounts);
         for (path, before) in &finished {
-            assert_eq!(&fs_err::read(path).unwrap(), before, "{} was finished and has changed", path.display());
+            assert_eq!(
+                &fs_err::read(path).unwrap(),
+                before,
+                "{} was finished and has changed",
+                path.display()
+            );
         }
         for path in logs_below(&desk.path("mine")) {
             match reader::read(&path) {

@@ -101,7 +101,9 @@ fn each_half_of_an_instance_stays_where_it_belongs() {
         let Some(module) = module_of(&path) else { continue };
         let code = without_comments(&code);
         for (_, name) in FORBIDDEN.iter().filter(|(of, _)| *of == module) {
-            if code.contains(&format!("crate::{name}")) || (*name == "AnswerKey" && code.contains(name)) {
+            if code.contains(&format!("crate::{name}"))
+                || (*name == "AnswerKey" && code.contains(name))
+            {
                 wrong.push(format!("{} names {name}", path.display()));
             }
         }

@@ -544,9 +544,9 @@ async fn a_lost_guest_is_replaced_and_its_end_explained() {
     let mut opened = plain().await;
     opened.ok("echo kept >/tmp/file; (sleep 4711 >/dev/null 2>&1 </dev/null &)").await;
     for (end, cause) in [
-        ("kill -9 $PPID", Cause::GuestSignalled(9)),
-        ("kill -9 -1", Cause::GuestSignalled(9)),
-        ("kill -ABRT $PPID", Cause::GuestSignalled(6)),
+        ("kill -9 $PPID; sleep 5", Cause::GuestSignalled(9)),
+        ("kill -9 -1; sleep 5", Cause::GuestSignalled(9)),
+        ("kill -ABRT $PPID; sleep 5", Cause::GuestSignalled(6)),
     ] {
         let lost = opened.guest.run("main", end.as_bytes(), LIMIT, KEEP).await;
         assert!(lost.is_err() && opened.guest.is_lost(), "{end}: {lost:?}");
@@ -562,11 +562,11 @@ async fn a_lost_guest_is_replaced_and_its_end_explained() {
     assert!(stopped.is_err(), "{stopped:?}");
     opened.guest = opened.sandbox.connect().await.unwrap();
     opened.guest.open_session("main", &opened.sandbox.place().shell()).await.unwrap();
-    let lost = opened.guest.run("main", b"kill -9 $PPID", LIMIT, KEEP).await;
+    let lost = opened.guest.run("main", b"kill -9 $PPID; sleep 5", LIMIT, KEEP).await;
     assert!(lost.is_err());
     opened.guest = opened.sandbox.connect().await.unwrap();
     opened.guest.open_session("main", &opened.sandbox.place().shell()).await.unwrap();
-    let lost = opened.guest.run("main", b"kill -TERM $PPID", LIMIT, KEEP).await;
+    let lost = opened.guest.run("main", b"kill -TERM $PPID; sleep 5", LIMIT, KEEP).await;
     assert!(lost.is_err());
     assert_eq!(opened.sandbox.post_mortem().await, Cause::GuestSignalled(15));
     opened.sandbox.close().await.unwrap();

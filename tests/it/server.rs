@@ -34,7 +34,9 @@ fn turn_of(seen: &Seen) -> Option<usize> {
 }
 
 /// Answers the probe like a server that can do everything, and an agent's turns with `turns`.
-fn able(turn: impl Fn(usize, &Seen) -> Reply + Send + Sync + 'static) -> impl Fn(&Seen) -> Reply + Send + Sync {
+fn able(
+    turn: impl Fn(usize, &Seen) -> Reply + Send + Sync + 'static,
+) -> impl Fn(&Seen) -> Reply + Send + Sync {
     move |seen| {
         if seen.target.ends_with("/models") {
             return Reply::json(200, json!({"data": [{"id": "small", "max_model_len": 32768}]}));
@@ -66,7 +68,19 @@ fn thinking(field: &str, id: &str, tool: &str, arguments: &Value) -> Reply {
 
 async fn run(desk: &Arc<Desk>, server: &FakeServer, more: &[&str]) -> Output {
     let url = server.url();
-    let mut arguments = vec!["run", "-m", "small", "--base-url", &url, "-i", TASK, "-o", "mine", "-c", "server.retries=1"];
+    let mut arguments = vec![
+        "run",
+        "-m",
+        "small",
+        "--base-url",
+        &url,
+        "-i",
+        TASK,
+        "-o",
+        "mine",
+        "-c",
+        "server.retries=1",
+    ];
     arguments.extend(more);
     let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
     let desk = Arc::clone(desk);
@@ -90,13 +104,25 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 async fn reasoning_is_kept(field: &'static str) {
     let server = FakeServer::start(able(move |number, seen| {
         // Some servers refuse a conversation whose earlier reasoning is missing.
-        let earlier = seen.body["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "assistant");
-        if earlier.clone().any(|message| message[field].as_str().is_none_or(|text| !text.starts_with("I think"))) {
+        let earlier = seen.body["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|message| message["role"] == "assistant");
+        if earlier
+            .clone()
+            .any(|message| message[field].as_str().is_none_or(|text| !text.starts_with("I think")))
+        {
             return Reply::error(400, "reasoning of earlier turns is required");
         }
         match number {
             0 => thinking(field, "a", "run", &json!({"command": LOOK})),
-            1 => thinking(field, "b", "edit", &json!({"command": "create", "path": "x.txt", "file_text": "x\n"})),
+            1 => thinking(
+                field,
+                "b",
+                "edit",
+                &json!({"command": "create", "path": "x.txt", "file_text": "x\n"}),
+            ),
             _ => thinking(field, "c", "submit", &json!({})),
         }
     }))
@@ -108,11 +134,18 @@ async fn reasoning_is_kept(field: &'static str) {
 
     // The key reached the server and nothing else.
     let seen = server.seen();
-    assert!(seen.iter().all(|request| request.header("authorization") == Some(&format!("Bearer {CANARY}"))));
+    assert!(
+        seen.iter()
+            .all(|request| request.header("authorization") == Some(&format!("Bearer {CANARY}")))
+    );
     assert!(!format!("{}{}", out(&output), err(&output)).contains(CANARY));
     for path in files_below(&desk.path("mine")) {
         let bytes = fs_err::read(&path).unwrap();
-        assert!(!bytes.windows(CANARY.len()).any(|window| window == CANARY.as_bytes()), "{}", path.display());
+        assert!(
+            !bytes.windows(CANARY.len()).any(|window| window == CANARY.as_bytes()),
+            "{}",
+            path.display()
+        );
     }
 
     // The log holds what was sent, byte for byte.
@@ -149,7 +182,10 @@ async fn a_server_without_tools_is_refused_with_what_helps() {
             return Reply::json(200, json!({"data": [{"id": "small"}]}));
         }
         if seen.body.get("tools").is_some() {
-            return Reply::error(400, "\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser");
+            return Reply::error(
+                400,
+                "\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser",
+            );
         }
         Reply::text("```bash\nsubmit\n```")
     })
@@ -157,7 +193,11 @@ async fn a_server_without_tools_is_refused_with_what_helps() {
     let desk = Arc::new(Desk::new());
     let output = run(&desk, &server, &[]).await;
     assert_eq!(code(&output), 3, "{}", err(&output));
-    assert!(err(&output).contains("error: the model server takes no tool calls"), "{}", err(&output));
+    assert!(
+        err(&output).contains("error: the model server takes no tool calls"),
+        "{}",
+        err(&output)
+    );
     assert!(err(&output).contains("--enable-auto-tool-choice"), "{}", err(&output));
     assert!(!desk.path("mine").exists(), "something was begun");
     // The text dialect needs no tool support.
@@ -169,7 +209,17 @@ async fn a_server_without_tools_is_refused_with_what_helps() {
 #[test]
 fn a_server_that_is_not_there_is_told_before_anything_is_begun() {
     let desk = Desk::new();
-    let output = desk.run(&["run", "-m", "small", "--base-url", "http://127.0.0.1:9", "-o", "mine", "-c", "server.retries=0"]);
+    let output = desk.run(&[
+        "run",
+        "-m",
+        "small",
+        "--base-url",
+        "http://127.0.0.1:9",
+        "-o",
+        "mine",
+        "-c",
+        "server.retries=0",
+    ]);
     assert_eq!(code(&output), 3, "{}", err(&output));
     assert!(err(&output).contains("error: the model server cannot be reached"), "{}", err(&output));
     assert!(err(&output).contains("127.0.0.1:9"), "{}", err(&output));
@@ -180,13 +230,28 @@ fn a_server_that_is_not_there_is_told_before_anything_is_begun() {
 #[test]
 #[ignore = "needs a server: PATCHGYM_TEST_SERVER=URL PATCHGYM_TEST_MODEL=NAME cargo test --test it real_server -- --ignored"]
 fn real_server_run_completes() {
-    let (Ok(url), Ok(model)) = (std::env::var("PATCHGYM_TEST_SERVER"), std::env::var("PATCHGYM_TEST_MODEL")) else {
+    let (Ok(url), Ok(model)) =
+        (std::env::var("PATCHGYM_TEST_SERVER"), std::env::var("PATCHGYM_TEST_MODEL"))
+    else {
         panic!("PATCHGYM_TEST_SERVER and PATCHGYM_TEST_MODEL name the server");
     };
     let desk = Desk::new();
     let output = desk.run(&[
-        "run", "-m", &model, "--base-url", &url, "-i", TASK, "-o", "mine", "--max-tokens", "64", "-c", "limits.turns=3",
-        "-c", "sampling.logprobs=true",
+        "run",
+        "-m",
+        &model,
+        "--base-url",
+        &url,
+        "-i",
+        TASK,
+        "-o",
+        "mine",
+        "--max-tokens",
+        "64",
+        "-c",
+        "limits.turns=3",
+        "-c",
+        "sampling.logprobs=true",
     ]);
     assert_eq!(code(&output), 0, "{}{}", out(&output), err(&output));
     let log = reader::read(desk.path("mine/attempts").join(TASK).join("1/events.jsonl")).unwrap();

@@ -140,6 +140,11 @@ async fn every_end_of_a_command_is_told_and_the_next_one_works() {
         ),
         // A shell that cannot report is replaced.
         ("rm -rf /run/patchgym/* 2>/dev/null; true", Ending::Signalled(9), ""),
+        (
+            "cd /run/patchgym/sh0/*; for i in bash report state options; do rm -f $i; mkfifo $i; done; cd /var",
+            Ending::Signalled(9),
+            "",
+        ),
         ("command() { :; }", Ending::Signalled(9), ""),
         ("set -n", Ending::Signalled(9), ""),
         (
@@ -186,7 +191,7 @@ async fn output_that_looks_like_a_report_is_output() {
         .await;
     assert!(before.starts_with("12 0\n/\n\0declare") && before.contains("export -p"), "{before}");
     // Whoever writes to the pipe of the reports gets nowhere, neither now nor while another command runs.
-    let flood = "for i in $(seq 200); do head -c 100000 /dev/zero; printf '7 0\\n/\\n\\0\\0007\\n'; done >$(echo /run/patchgym/sh0/*/status)";
+    let flood = "for i in $(seq 200); do head -c 100000 /dev/zero; printf '7\\n'; done >$(echo /run/patchgym/sh0/*/status)";
     let (ending, _) = opened.run(&format!("({flood}) & sleep 0.2; false")).await;
     assert_eq!(ending, Ending::Exited(1));
     let started = Instant::now();
