@@ -1,5 +1,4 @@
 //! The program as a user runs it: what it prints, what it leaves, how it ends.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
 use std::path::Path;
 use std::path::PathBuf;

@@ -1,11 +1,5 @@
 //! Edits of real files, driven by the cases that other harnesses get wrong.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests fail loudly and say what they skip"
-)]
-
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,4 @@
 //! The gym: reset, step, patch, close, in real sandboxes.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -209,7 +208,7 @@ async fn what_a_turn_did_is_told_and_the_episode_ends() {
             ("f", &Outcome::Skipped)
         ]
     );
-    assert!(stepped.step.end.is_some_and(|end| end.terminated()));
+    assert!(stepped.step.end.is_some_and(patchgym::protocol::episode::End::terminated));
     let patch = env.patch().await.unwrap();
     assert!(
         patch.bytes.ends_with(b"-a = 1\n+a = 3\n"),

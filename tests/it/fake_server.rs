@@ -1,7 +1,5 @@
 //! A model server on loopback whose every answer a test decides, and which checks every conversation that it is sent.
 
-#![expect(clippy::unwrap_used, reason = "a test server fails loudly")]
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::Mutex;

@@ -1,5 +1,4 @@
 //! The formats that are kept: golden files load for ever, and what is written is read again.
-#![expect(clippy::unwrap_used, reason = "a test's own functions")]
 
 use std::collections::BTreeSet;
 use std::path::Path;

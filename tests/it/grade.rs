@@ -1,9 +1,4 @@
 //! Grading on the local backend, with real repositories and real test runs.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test's own functions; a skip is said"
-)]
 
 use std::path::Path;
 use std::path::PathBuf;

@@ -1,5 +1,4 @@
 //! The program installed from a clone, away from its sources.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,4 @@
 //! Sandboxes of the levels below namespaces: what they keep from the machine, and that they end nothing of it.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests; a skip is said")]
 
 use std::path::Path;
 use std::path::PathBuf;

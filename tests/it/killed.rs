@@ -1,5 +1,4 @@
 //! Runs that are killed at random moments: nothing is left, nothing finished is lost, the same command goes on.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,11 +1,5 @@
 //! Real logs and official maps and verdicts: parsers, comparison and reports give what the harness 5.0.2 gave.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test's own functions; a skip and the counts are said"
-)]
-
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::io::Read;

@@ -2,6 +2,13 @@
 //!
 //! Tests that need the folder `shared` beside the checkout say so and are skipped without it.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails loudly, says why it was skipped, and need not name what it does not expect"
+)]
+
 mod cli; // the program as a user runs it
 mod edits; // file edits, byte for byte
 mod env; // the gym, from reset to close

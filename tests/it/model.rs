@@ -1,7 +1,5 @@
 //! The client against servers that answer as real ones do on bad days.
 
-#![expect(clippy::unwrap_used, reason = "a test fails loudly")]
-
 use std::time::Duration;
 use std::time::Instant;
 

@@ -1,9 +1,4 @@
 //! Environments of real repositories: made once from recipes, shared, kept apart from the answer.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test's own functions; a skip is said"
-)]
 
 use std::collections::BTreeMap;
 use std::process::Command;

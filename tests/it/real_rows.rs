@@ -1,11 +1,6 @@
 //! Real SWE-bench rows, in clones of the real repositories, in environments made on this machine.
 //!
 //! `PATCHGYM_TEST_REPOS` names the folder of clones. Packages are fetched the first time.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test's own functions; a skip is said"
-)]
 
 use std::path::Path;
 use std::path::PathBuf;

@@ -1,5 +1,4 @@
 //! The copy of a repository that a model sees.
-#![expect(clippy::unwrap_used, reason = "a test's own functions")]
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,4 @@
 //! What a sandbox keeps apart, what it leaves, and how it comes back. All of it as root's and as an ordinary user's.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
 use std::collections::BTreeSet;
 use std::io::BufRead;

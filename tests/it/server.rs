@@ -1,5 +1,4 @@
 //! Whole runs against model servers on loopback.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
 use std::path::Path;
 use std::path::PathBuf;

@@ -1,9 +1,4 @@
 //! Tasks and predictions as the field publishes them.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test's own functions; a skip is said"
-)]
 
 use std::collections::BTreeSet;
 use std::path::Path;

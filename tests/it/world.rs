@@ -1,9 +1,4 @@
 //! What tests of sandboxes and environments work in.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test's own functions; a skip is said"
-)]
 
 use std::path::Path;
 use std::path::PathBuf;
