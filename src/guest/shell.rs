@@ -271,6 +271,7 @@ impl Session {
     fn begin(&mut self, command: &[u8], nonce: u64) -> io::Result<()> {
         let file = |name: &str| self.own.join(name);
         replace(&file(COMMAND), command)?;
+        gone(fs_err::remove_file(file(STATE)))?;
         let state = quoted(&file(STATE));
         // The first line must not change what `$?` is, nor assume that the shell overwrites files.
         let report = format!(
@@ -316,6 +317,7 @@ command printf '{nonce}\\n' >{}
         self.status = pipe(&status)?;
         let exports = self.own.join("exports");
         replace(&exports, &self.state.exports)?;
+        gone(fs_err::remove_file(self.own.join(OPTIONS)))?;
         let mut command = Command::new(self.program);
         if self.program.ends_with("bash") {
             command.args(["--noprofile", "--norc"]);
