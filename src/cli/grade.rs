@@ -72,7 +72,7 @@ pub(super) async fn grade(arguments: GradeArguments) -> Result<ExitCode, Failure
     for id in &coverage.not_in_dataset {
         output::note(&format!("note: {id} is not among the tasks and counts nowhere"));
     }
-    let world = World::new(config, data, Work::of(&arguments.tasks)).await?;
+    let world = World::new(config, data, Work::of(&arguments.tasks), &arguments.tasks).await?;
     let is_graded = |instance: &&Instance| predictions.contains_key(&instance.task.id);
     let graded_tasks = instances.iter().filter(is_graded).map(|instance| &instance.task);
     world.check(&graded_tasks.collect::<Vec<_>>())?;

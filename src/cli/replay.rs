@@ -50,7 +50,7 @@ pub(super) async fn replay(arguments: ReplayArguments) -> Result<ExitCode, Failu
     };
     let preset = Preset::load(&data, &header.agent)?;
     let tools = Arc::new(ToolSet::load(&data, &preset.tools)?);
-    let world = World::new(config, data, Work::of(&selected)).await?;
+    let world = World::new(config, data, Work::of(&selected), &selected).await?;
     world.check(&[&instance.task])?;
     let mut env = SandboxedEnv::new(SandboxedOptions {
         sites: world.sites.clone(),

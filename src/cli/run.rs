@@ -89,6 +89,11 @@ pub(super) struct RunArguments {
 pub(super) async fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     let data = Arc::new(Data::open(&Data::folders(arguments.config.data.as_deref()))?);
     let config = arguments.resolve()?;
+    let own_tasks = arguments.own.repo.is_some() || arguments.tasks.tasks != world::DEMO;
+    if own_tasks && arguments.model.model == model::DEMONSTRATIONS {
+        return Err(Failure::usage("the recordings are of the bundled tasks only")
+            .hint("name a model with `-m`, such as `-m NAME --base-url URL`"));
+    }
     let preset = Arc::new(Preset::load(&data, &config.agent)?);
     let tools = Arc::new(ToolSet::load(&data, &preset.tools)?);
     let instances = match arguments.own.instance()? {
@@ -96,7 +101,7 @@ pub(super) async fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
         None => world::instances(&arguments.tasks, &data)?,
     };
     let work = if arguments.own.repo.is_some() { Work::Other } else { Work::of(&arguments.tasks) };
-    let world = World::new(config, Arc::clone(&data), work).await?;
+    let world = World::new(config, Arc::clone(&data), work, &arguments.tasks).await?;
     world.check(&instances.iter().map(|instance| &instance.task).collect::<Vec<_>>())?;
     let player = arguments.model.player(&world.config, &data).await?;
     let grade_network = world.grade_network(&instances);

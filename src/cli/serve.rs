@@ -57,7 +57,7 @@ pub(super) async fn serve(arguments: ServeArguments) -> Result<ExitCode, Failure
         .hint("name one with `--id ID`"));
     };
     // Whatever the task is, nobody has seen what will be done to it.
-    let world = World::new(config, data, Work::Other).await?;
+    let world = World::new(config, data, Work::Other, &arguments.tasks).await?;
     world.check(&[&instance.task])?;
     let mut env = SandboxedEnv::new(SandboxedOptions {
         sites: world.sites.clone(),

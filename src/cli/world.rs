@@ -71,7 +71,12 @@ pub(super) struct World {
 
 impl World {
     /// What commands that work on these tasks work with.
-    pub(super) async fn new(config: Config, data: Arc<Data>, work: Work) -> Result<Self, Failure> {
+    pub(super) async fn new(
+        config: Config,
+        data: Arc<Data>,
+        work: Work,
+        tasks: &TaskArguments,
+    ) -> Result<Self, Failure> {
         if config.sandbox == "docker" {
             return Err(Failure::usage("the docker sandbox is not part of this version")
                 .hint("use `--sandbox local`, which runs on this machine's kernel"));
@@ -82,7 +87,8 @@ impl World {
             );
         }
         let cache = cache_folder()?;
-        let backend: Arc<dyn Backend> = Arc::new(backend(&config, work, &cache).await?);
+        let backend: Arc<dyn Backend> =
+            Arc::new(backend(&config, work, &cache).await?.hiding(answers(tasks, &cache)));
         let environments = Environments::new(
             Arc::clone(&backend),
             &cache,
@@ -203,6 +209,15 @@ async fn backend(config: &Config, work: Work, cache: &Path) -> Result<Local, Fai
         hints.push(format!("a weaker level must be asked for, here {levels}"));
     }
     Err(if hints.is_empty() { failure } else { failure.hint(hints.join("\n      ")) })
+}
+
+/// Where on this machine answers and keys may be, in case it is among the directories that sandboxes show: tasks with
+/// their solutions, repositories with their future, earlier results.
+fn answers(tasks: &TaskArguments, cache: &Path) -> Vec<PathBuf> {
+    let mut paths = vec![cache.to_owned(), PathBuf::from(&tasks.tasks)];
+    paths.extend(tasks.repo_dir.clone());
+    paths.extend(["runs", ".env"].map(PathBuf::from));
+    paths
 }
 
 fn preparation(config: &Config) -> Preparation {

@@ -8,13 +8,20 @@ use std::io::Seek;
 use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
+use std::process::Child;
 use std::process::Command;
+use std::process::ExitStatus;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::event::PollFd;
+use rustix::event::PollFlags;
+use rustix::event::Timespec;
 use rustix::fs::MemfdFlags;
 use rustix::fs::Mode;
 use rustix::fs::OFlags;
+use rustix::process::Pid;
+use rustix::process::PidfdFlags;
 
 use crate::guest::cancel::Cancel;
 use crate::protocol::operation::Fault;
@@ -25,6 +32,8 @@ const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 const MAX_OUTPUT: u64 = 256 << 20;
 /// Bytes of a command's error text that are told.
 const MAX_ERROR: usize = 2000;
+/// How often a running command's operation is looked at.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Git for one work tree. The same as the machine's, of its own directory, index and configuration.
 pub(crate) struct Git<'a> {
@@ -115,19 +124,7 @@ impl<'a> Git<'a> {
             .stderr(errors.try_clone().map_err(failed)?)
             .spawn()
             .map_err(failed)?;
-        let mut pause = Duration::from_micros(200);
-        let status = loop {
-            if let Some(status) = child.try_wait().map_err(failed)? {
-                break status;
-            }
-            if self.cancel.check().is_err() {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(GitError::Cancelled);
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(5));
-        };
+        let status = self.wait(&mut child).map_err(failed)?.ok_or(GitError::Cancelled)?;
         if !status.success() {
             let text = read_back(&mut errors).map_err(failed)?;
             let last = &text[text.len().saturating_sub(MAX_ERROR)..];
@@ -135,6 +132,29 @@ impl<'a> Git<'a> {
             return Err(GitError::Status(status.code().unwrap_or(-1), text));
         }
         read_back(&mut output).map_err(failed)
+    }
+}
+
+impl Git<'_> {
+    /// Waits until a command ends; none when it was ended because the operation is cancelled.
+    fn wait(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
+        let number = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let number = number.ok_or(io::ErrorKind::NotFound)?;
+        let ended = rustix::process::pidfd_open(number, PidfdFlags::empty())?;
+        let look = Timespec::try_from(LOOK).map_err(io::Error::other)?;
+        loop {
+            let mut polled = [PollFd::new(&ended, PollFlags::IN)];
+            match rustix::event::poll(&mut polled, Some(&look)) {
+                Ok(1..) => return child.wait().map(Some),
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if self.cancel.check().is_err() {
+                child.kill()?;
+                child.wait()?;
+                return Ok(None);
+            }
+        }
     }
 }
 

@@ -36,6 +36,7 @@ use crate::protocol::setup::Walls;
 use crate::protocol::wire;
 use crate::sandbox::local::cage;
 use crate::sandbox::local::cage::Besides;
+use crate::sandbox::local::fence;
 use crate::sandbox::local::fence::Fence;
 use crate::sandbox::local::namespaces;
 use crate::sandbox::local::namespaces::Fork;
@@ -47,7 +48,7 @@ use crate::sandbox::local::root::During;
 /// What is put around a guest when it starts.
 enum Cage {
     /// The filter of system calls; init's namespaces hold the guest already.
-    Namespaces,
+    Namespaces(Reach),
     /// Landlock's rules and the filter.
     Landlock(Fence, Reach),
     /// Nothing.
@@ -110,7 +111,7 @@ fn enter(setup: &Setup, control: &UnixStream) -> Result<i32, BuildError> {
                         written,
                         processes: Descendants::of_this_process(),
                     };
-                    serve(control, &place, &Cage::Namespaces)
+                    serve(control, &place, &Cage::Namespaces(network))
                 }
             }
         }
@@ -283,7 +284,10 @@ impl Cage {
     /// Puts the calling process and all it starts into the cage.
     fn close(&self) -> io::Result<()> {
         match self {
-            Cage::Namespaces => {
+            Cage::Namespaces(network) => {
+                if *network == Reach::Machine {
+                    fence::confine_sockets()?;
+                }
                 cage::limit_processes()?;
                 cage::forbid_core_dumps()?;
                 cage::drop_capabilities(cage::container_capabilities())?;

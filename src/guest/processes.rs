@@ -97,8 +97,15 @@ impl Descendants {
     /// Ends each that is not in `spared`. They are stopped first, so that none can start another meanwhile.
     pub(crate) fn end_others(self, spared: &Spared) {
         let deadline = Instant::now() + LONGEST;
-        while self.signal_others(spared, Signal::STOP) && Instant::now() < deadline {
-            self.signal_others(spared, Signal::KILL);
+        let mut quiet = 0;
+        // While parents end, a child cannot be told from a stranger for a moment.
+        while quiet < 2 && Instant::now() < deadline {
+            if self.signal_others(spared, Signal::STOP) {
+                self.signal_others(spared, Signal::KILL);
+                quiet = 0;
+            } else {
+                quiet += 1;
+            }
             std::thread::sleep(Duration::from_millis(2));
         }
     }

@@ -202,7 +202,14 @@ impl Session {
                 output.push(&buffer[..count]);
             }
             if ready.ended {
-                break self.reap()?;
+                let ending = self.reap()?;
+                if self.has_begun() {
+                    break ending;
+                }
+                // It was about to end since the command before, which took away its input.
+                self.ensure_shell()?;
+                self.begin(&job.command, nonce)?;
+                continue;
             }
             if ready.woken {
                 let _ = rustix::io::read(wake, &mut [0; 8]);
@@ -239,6 +246,12 @@ impl Session {
         })
     }
 
+    /// Whether the shell came to the command; as far as its files can tell.
+    fn has_begun(&self) -> bool {
+        let is_there = |name: &str| self.own.join(name).exists();
+        is_there(BEGUN) || !is_there(COMMAND)
+    }
+
     /// Reads the state of a shell that is done with its command.
     fn reported(&mut self) -> io::Result<Ending> {
         let Some(state) = Reported::read(&self.own.join(STATE))? else {
@@ -271,7 +284,9 @@ impl Session {
     fn begin(&mut self, command: &[u8], nonce: u64) -> io::Result<()> {
         let file = |name: &str| self.own.join(name);
         replace(&file(COMMAND), command)?;
-        gone(fs_err::remove_file(file(STATE)))?;
+        for left in [STATE, BEGUN] {
+            gone(fs_err::remove_file(file(left)))?;
+        }
         let state = quoted(&file(STATE));
         // The first line must not change what `$?` is, nor assume that the shell overwrites files.
         let report = format!(
@@ -290,7 +305,8 @@ command printf '{nonce}\\n' >{}
             code => format!("(exit {code}); "),
         };
         let line = format!(
-            "{before}{{ . {}; }} </dev/null 1<>{} 2>&1; command . {}\n\n",
+            ">|{}; {before}{{ . {}; }} </dev/null 1<>{} 2>&1; command . {}\n\n",
+            quoted(&file(BEGUN)),
             quoted(&file(COMMAND)),
             quoted(&self.directory.join(OUTPUT)),
             quoted(&file(REPORT))
@@ -456,6 +472,7 @@ const OPTIONS: &str = "options";
 const OUTPUT: &str = "output";
 const STATUS: &str = "status";
 const STATE: &str = "state";
+const BEGUN: &str = "begun";
 /// How a command ends whose shell could not say how.
 const UNREPORTED: Ending = Ending::Signalled(libc::SIGKILL);
 

@@ -15,6 +15,7 @@ use tokio::io::AsyncReadExt;
 use tokio::io::AsyncWrite;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::JoinHandle;
 
 use crate::protocol::operation::CommandResult;
@@ -398,8 +399,14 @@ impl Drop for Pending {
         if !self.done
             && let Ok(frame) = wire::encode(&ToGuest::Cancel { id: self.id })
         {
-            // A full queue means the guest does not read; its loss is noticed elsewhere.
-            let _ = self.shared.frames.try_send(frame);
+            // It must come after what is queued, or an operation would be cancelled before it is asked for.
+            if let Err(TrySendError::Full(frame)) = self.shared.frames.try_send(frame)
+                && let Ok(runtime) = tokio::runtime::Handle::try_current()
+            {
+                let frames = self.shared.frames.clone();
+                // Ends as soon as there is room, or the stream has ended.
+                drop(runtime.spawn(async move { frames.send(frame).await }));
+            }
         }
     }
 }

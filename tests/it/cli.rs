@@ -331,6 +331,11 @@ fn bad_input_gets_one_line_with_place_and_hint() {
         (&["run", "-m", "script:nowhere.yaml"], 2, &["nowhere.yaml"]),
         (&["run", "-i", "demo__spanset-2"], 2, &["demo__spanset-2", "demo__spanset-1"]),
         (&["run", "--sandbox", "docker"], 2, &["docker"]),
+        (
+            &["run", "--tasks", "good.jsonl"],
+            2,
+            &["the recordings are of the bundled tasks only", "hint: name a model"],
+        ),
         (&["show", "nowhere.jsonl"], 2, &["nowhere.jsonl"]),
         (&["grade", "-p", "nowhere.json"], 2, &["nowhere.json"]),
     ];
@@ -383,4 +388,47 @@ fn a_task_of_ones_own_is_played() {
     let patch = fs_err::read_to_string(desk.path("r/attempts/my-task/1/patch.diff")).unwrap();
     assert!(patch.contains("-echo helo\n+echo hello\n"), "{patch}");
     assert_eq!(fs_err::read_to_string(desk.path("code/hello.sh")).unwrap(), "echo helo\n");
+}
+
+#[test]
+fn a_repository_of_ones_own_is_worked_on_in_a_copy() {
+    let desk = Desk::new();
+    fs_err::create_dir(desk.path("code")).unwrap();
+    fs_err::write(desk.path("code/hello.sh"), "echo helo\n").unwrap();
+    let git = |arguments: &[&str]| {
+        let ran =
+            Command::new("git").args(arguments).current_dir(desk.path("code")).output().unwrap();
+        assert!(ran.status.success(), "{}", err(&ran));
+    };
+    git(&["init", "-q", "."]);
+    git(&["add", "-A"]);
+    git(&["-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-q", "-m", "x"]);
+    fs_err::write(desk.path("issue.md"), "It greets with helo.\n").unwrap();
+    fs_err::write(
+        desk.path("s.yaml"),
+        "turns:\n  - calls:\n      - {tool: edit, arguments: {path: hello.sh, old_str: helo, new_str: hello}}\n      - {tool: submit}\n",
+    )
+    .unwrap();
+    let test = "sh hello.sh | grep -qx hello";
+    let arguments =
+        ["run", "--repo", "code", "--issue", "issue.md", "-m", "script:s.yaml", "--test-cmd", test];
+    let hello = || fs_err::read_to_string(desk.path("code/hello.sh")).unwrap();
+
+    let output = desk.run(&arguments);
+    assert_eq!(code(&output), 0, "{}{}", out(&output), err(&output));
+    assert!(out(&output).contains("resolved 1 of 1"), "{}", out(&output));
+    assert!(out(&output).contains("-echo helo\n+echo hello"), "{}", out(&output));
+    assert_eq!(hello(), "echo helo\n", "the repository itself was changed");
+
+    let output = desk.run(&[&arguments[..], &["--apply"]].concat());
+    assert_eq!(code(&output), 0, "{}{}", out(&output), err(&output));
+    assert_eq!(hello(), "echo hello\n");
+
+    // Now it no longer applies: nothing is changed, and the patch is kept.
+    let output = desk.run(&[&arguments[..], &["--apply"]].concat());
+    assert_eq!(code(&output), 2, "{}{}", out(&output), err(&output));
+    assert!(err(&output).contains("uncommitted changes in"), "{}", err(&output));
+    assert!(err(&output).contains("the patch does not apply to code"), "{}", err(&output));
+    assert!(err(&output).contains("the patch is kept in runs/"), "{}", err(&output));
+    assert_eq!(hello(), "echo hello\n");
 }

@@ -178,6 +178,19 @@ async fn every_end_of_a_command_is_told_and_the_next_one_works() {
 }
 
 #[tokio::test]
+async fn a_shell_without_input_does_not_take_the_next_command_with_it() {
+    let opened = plain().await;
+    for number in 0..30 {
+        let close = "for fd in 0 1 2 3 8 9 10 11 12 13 14 255; do eval \"exec $fd>&-\"; done";
+        opened.run(close).await;
+        let (ending, text) = opened.run(&format!("echo {number} >>/tmp/ran; (exit 7)")).await;
+        assert_eq!((ending, text.as_str()), (Ending::Exited(7), ""), "{number}");
+    }
+    assert_eq!(opened.ok("wc -l </tmp/ran").await, "30");
+    opened.close().await;
+}
+
+#[tokio::test]
 async fn output_that_looks_like_a_report_is_output() {
     let opened = plain().await;
     let before = opened

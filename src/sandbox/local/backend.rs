@@ -70,6 +70,7 @@ const LANDLOCK: i64 = 6;
 pub struct Local {
     isolation: Isolation,
     folders: PathBuf,
+    hidden: Vec<PathBuf>,
 }
 
 impl Default for Local {
@@ -86,7 +87,15 @@ impl Local {
 
     /// The backend of this isolation. Sandboxes without namespaces are folders below `folders`.
     pub fn with(isolation: Isolation, folders: PathBuf) -> Self {
-        Self { isolation, folders }
+        Self { isolation, folders, hidden: Vec::new() }
+    }
+
+    /// Takes files and directories of the machine away from sandboxes that show the system's directories: where tasks
+    /// with their answers, repositories with their future and results of runs are.
+    #[must_use]
+    pub fn hiding(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        self.hidden.extend(paths.into_iter().filter_map(|path| fs_err::canonicalize(path).ok()));
+        self
     }
 
     /// Makes a sandbox and removes it.
@@ -152,7 +161,7 @@ impl Backend for Local {
                 let ids = if is_real_root() { Ids::Range(free_range()) } else { Ids::Caller };
                 let setup = Setup {
                     walls: Walls::Namespaces { ids, network },
-                    layers: layers::layers(spec)?,
+                    layers: layers::layers(spec, &self.hidden)?,
                     disk: spec.disk,
                     private: PRIVATE_BYTES,
                     workdir: spec.workdir.clone(),
@@ -171,7 +180,7 @@ impl Backend for Local {
                     Ok(version) => return Err(SandboxError::SignalsUnconfined(version)),
                     Err(error) => return Err(SandboxError::NoLandlock(error)),
                 }
-                let readable = copies::readable(spec);
+                let readable = copies::readable(spec, &self.hidden);
                 self.create_in_folder(spec, |folder| Walls::Landlock { folder, readable, network })
                     .await?
             }

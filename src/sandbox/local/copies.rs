@@ -155,8 +155,8 @@ pub(super) fn clean(all: &Path) -> io::Result<u64> {
 }
 
 /// What of the machine a sandbox may read besides its folder.
-pub(super) fn readable(spec: &SandboxSpec) -> Vec<Vec<u8>> {
-    let mut paths = layers::readable();
+pub(super) fn readable(spec: &SandboxSpec, hidden: &[PathBuf]) -> Vec<Vec<u8>> {
+    let mut paths = layers::readable(hidden);
     paths.extend(
         spec.mounts
             .iter()

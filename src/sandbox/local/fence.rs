@@ -63,3 +63,16 @@ impl Fence {
         self.rules.try_clone()?.restrict_self().map(|_| ()).map_err(io::Error::other)
     }
 }
+
+/// Keeps the calling process, which must have one thread, and all it starts from the machine's sockets without a path,
+/// such as those of a desktop: in the machine's network namespace they can be reached by name. Before Linux 6.12 it
+/// does nothing.
+pub(crate) fn confine_sockets() -> io::Result<()> {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .scope(Scope::AbstractUnixSocket)
+        .and_then(Ruleset::create)
+        .and_then(RulesetCreated::restrict_self)
+        .map(|_| ())
+        .map_err(io::Error::other)
+}

@@ -81,7 +81,7 @@ const SCANNED: &[&str] = &["/etc", "/opt", "/usr/local"];
 ///
 /// # Errors
 /// When a directory that was asked for does not exist.
-pub(super) fn layers(spec: &SandboxSpec) -> Result<Vec<Layer>, SandboxError> {
+pub(super) fn layers(spec: &SandboxSpec, hidden: &[PathBuf]) -> Result<Vec<Layer>, SandboxError> {
     let mut layers = Vec::new();
     match &spec.root {
         Root::System => {
@@ -102,7 +102,7 @@ pub(super) fn layers(spec: &SandboxSpec) -> Result<Vec<Layer>, SandboxError> {
             }
             // Links to `/run` that are written so are as old as `/var`.
             layers.push(layer(Path::new("/var/run"), Content::Symlink(b"/run".to_vec())));
-            layers.extend(system().iter().cloned());
+            layers.extend(system().iter().map(|layer| without(layer.clone(), hidden)));
             if spec.network == Network::Full {
                 layers.extend(name_servers(Path::new("/etc/resolv.conf")));
             }
@@ -131,6 +131,16 @@ pub(super) fn layers(spec: &SandboxSpec) -> Result<Vec<Layer>, SandboxError> {
         layers.push(Layer { target: target.clone(), content });
     }
     Ok(layers)
+}
+
+/// A layer of the system from which more is taken away.
+fn without(mut layer: Layer, hidden: &[PathBuf]) -> Layer {
+    if let Content::Overlay { hide, .. } = &mut layer.content {
+        let below = hidden.iter().filter_map(|path| path.strip_prefix(&layer.target).ok());
+        let below = below.map(|path| path.as_os_str().as_bytes().to_vec());
+        hide.extend(below.filter(|path| !path.is_empty()).collect::<Vec<_>>());
+    }
+    layer
 }
 
 /// Where the names of name servers stand, when `path` is a link to what a service keeps in a directory that is not
@@ -196,11 +206,11 @@ fn system() -> &'static [Layer] {
 
 /// The files and directories that the system's layers show, for sandboxes without layers. Where something is taken out
 /// of a directory, what is left in it is named one by one.
-pub(super) fn readable() -> Vec<PathBuf> {
+pub(super) fn readable(hidden: &[PathBuf]) -> Vec<PathBuf> {
     let mut readable = Vec::new();
-    for Layer { target, content } in system() {
+    for Layer { target, content } in system().iter().map(|layer| without(layer.clone(), hidden)) {
         let path = PathBuf::from(target);
-        match content {
+        match &content {
             Content::Overlay { hide, .. } => {
                 let hidden: Vec<PathBuf> =
                     hide.iter().map(|below| path.join(OsStr::from_bytes(below))).collect();
@@ -381,6 +391,44 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_the_caller_names_and_its_own_program_are_taken_away() {
+        let overlay = Content::Overlay { source: b"/opt".to_vec(), hide: vec![b"a".to_vec()] };
+        let opt = layer(Path::new("/opt"), overlay);
+        let hidden = ["/opt/data/rows.jsonl", "/opt", "/optional", "/home/me"].map(PathBuf::from);
+        let Content::Overlay { hide, .. } = without(opt, &hidden).content else { panic!() };
+        assert_eq!(hide, [b"a".to_vec(), b"data/rows.jsonl".to_vec()]);
+        let own = std::env::current_exe().unwrap();
+        assert!(secrets_below(own.parent().unwrap()).contains(&own));
+        assert_eq!(secrets_below(&own.join("none")), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn what_is_shown_is_known() {
+        assert!(is_shown(Path::new("/usr/bin")) && is_shown(Path::new("/bin/sh")));
+        for path in ["/etc/shadow", "/root", "/home", "/etc/ssh/x", "/proc", "/var/lib"] {
+            assert!(!is_shown(Path::new(path)), "{path}");
+        }
+    }
+
+    #[test]
+    fn name_servers_are_put_where_the_link_leads() {
+        let top = tempfile::tempdir().unwrap();
+        let (etc, run) = (top.path().join("etc"), top.path().join("run/names"));
+        fs_err::create_dir_all(&etc).unwrap();
+        fs_err::create_dir_all(&run).unwrap();
+        fs_err::write(run.join("stub"), "nameserver 192.0.2.1\n").unwrap();
+        let link = etc.join("resolv.conf");
+        for target in [Path::new("../run/./names/stub"), &run.join("stub")] {
+            fs_err::os::unix::fs::symlink(target, &link).unwrap();
+            let content = Content::File(b"nameserver 192.0.2.1\n".to_vec());
+            assert_eq!(name_servers(&link), Some(layer(&run.join("stub"), content)));
+            fs_err::remove_file(&link).unwrap();
+        }
+        fs_err::write(&link, "nameserver 192.0.2.1\n").unwrap();
+        assert_eq!(name_servers(&link), None);
+    }
+
+    #[test]
     fn mount_points_with_spaces_are_read() {
         assert_eq!(unescape("/a\\040b"), Path::new("/a b"));
         assert_eq!(unescape("/plain"), Path::new("/plain"));
@@ -388,7 +436,7 @@ mod tests {
 
     #[test]
     fn password_hashes_are_never_readable_and_their_neighbours_are() {
-        let readable = readable();
+        let readable = readable(&[]);
         let is_readable =
             |path: &str| readable.iter().any(|shown| Path::new(path).starts_with(shown));
         assert!(!is_readable("/etc/shadow") && !is_readable("/root") && !is_readable("/etc/ssh/x"));

@@ -1,8 +1,11 @@
 //! Programs of the machine that a task needs, and the directories that must be shown for them to work.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::PoisonError;
 
 use crate::sandbox::Access;
 use crate::sandbox::Mount;
@@ -93,9 +96,21 @@ fn find(name: &str) -> Option<PathBuf> {
     })
 }
 
-/// The directories a program's installation consists of. Version managers put scripts into `PATH` that look for the
-/// real program under the caller's home, so the interpreter itself is asked where it lives.
+/// The directories a program's installation consists of; found out once, because an interpreter takes its time to start.
 fn prefixes(name: &str, program: &Path) -> Vec<PathBuf> {
+    static KNOWN: Mutex<BTreeMap<PathBuf, Vec<PathBuf>>> = Mutex::new(BTreeMap::new());
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(prefixes) = known().get(program) {
+        return prefixes.clone();
+    }
+    let prefixes = find_prefixes(name, program);
+    known().insert(program.to_owned(), prefixes.clone());
+    prefixes
+}
+
+/// Version managers put scripts into `PATH` that look for the real program under the caller's home, so the interpreter
+/// itself is asked where it lives.
+fn find_prefixes(name: &str, program: &Path) -> Vec<PathBuf> {
     let question: Option<(&str, &[&str])> = match name {
         "python3" | "python" => {
             Some(("-c", &["import sys; print(sys.prefix); print(sys.base_prefix)"]))
