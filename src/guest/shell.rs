@@ -186,7 +186,7 @@ impl Session {
         let deadline = job.limit.map(|limit| started + limit);
         let mut mark = Mark::new(nonce);
         let mut look = started + CARE;
-        let mut idle = 0;
+        let (mut idle, mut tried_again) = (0, false);
         let ending = loop {
             let until = deadline.map_or(look, |deadline| deadline.min(look));
             let ready = self.wait(Some(wake), Some(until), Watch::Everything)?;
@@ -203,10 +203,11 @@ impl Session {
             }
             if ready.ended {
                 let ending = self.reap()?;
-                if self.has_begun() {
+                if self.has_begun() || tried_again {
                     break ending;
                 }
                 // It was about to end since the command before, which took away its input.
+                tried_again = true;
                 self.ensure_shell()?;
                 self.begin(&job.command, nonce)?;
                 continue;

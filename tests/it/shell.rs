@@ -187,6 +187,11 @@ async fn a_shell_without_input_does_not_take_the_next_command_with_it() {
         assert_eq!((ending, text.as_str()), (Ending::Exited(7), ""), "{number}");
     }
     assert_eq!(opened.ok("wc -l </tmp/ran").await, "30");
+    // A shell that cannot even start is told, not tried for ever.
+    let (ending, _) = opened.run("cp /bin/false /tmp/bash && cp /tmp/bash /bin/bash; exit 3").await;
+    assert_eq!(ending, Ending::Exited(3));
+    let broken = opened.result("echo x", LIMIT).await;
+    assert!(broken.shell_lost == (broken.ending == Ending::Exited(1)), "{broken:?}");
     opened.close().await;
 }
 
