@@ -1,6 +1,7 @@
 //! Builds what commands work with out of arguments and the configuration.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -123,24 +124,19 @@ impl World {
             return Err(Failure::usage(format!("no clone of `{repo}` was found, which {id} needs"))
                 .hint("`git clone --mirror` the repository into a folder, and name the folder with `--repo-dir DIR`"));
         }
+        let refused = self.sites.repositories.refused(tasks);
+        let told = refused.iter().map(|(place, error)| (&tasks[*place].id, error, error.hint()));
+        refuse("found", tasks.len(), told)?;
         let mut known = BTreeMap::new();
-        let mut failed = tasks.iter().filter_map(|task| {
+        let mut failed = Vec::new();
+        for task in tasks {
             // Each answer takes the start of an interpreter.
             let kind = (&task.repo, &task.version, task.image.is_some());
             let answer =
                 known.entry(kind).or_insert_with(|| self.sites.environments.check(task).err());
-            answer.as_ref().map(|error| (&task.id, error.to_string(), error.hint()))
-        });
-        let Some((id, problem, hint)) = failed.next() else { return Ok(()) };
-        let count = 1 + failed.count();
-        let failure = Failure::usage(format!(
-            "{count} of {} tasks cannot be prepared on this machine, the first is {id}: cannot {problem}",
-            tasks.len()
-        ));
-        Err(match hint {
-            Some(hint) => failure.hint(hint),
-            None => failure,
-        })
+            failed.extend(answer.as_ref().map(|error| (&task.id, error.to_string(), error.hint())));
+        }
+        refuse("prepared", tasks.len(), failed.into_iter())
     }
 
     /// What the tests of these tasks can reach.
@@ -163,6 +159,23 @@ impl World {
             GradeOptions { network, timeout: Duration::from_secs(self.config.grade.timeout) };
         Arc::new(SandboxedGrader::new(self.sites.clone(), options))
     }
+}
+
+/// One line about tasks that cannot be worked on, when there are any: how many, and the first.
+fn refuse<'a>(
+    done: &str,
+    tasks: usize,
+    mut refused: impl ExactSizeIterator<Item = (&'a String, impl Display, Option<String>)>,
+) -> Result<(), Failure> {
+    let count = refused.len();
+    let Some((id, problem, hint)) = refused.next() else { return Ok(()) };
+    let failure = Failure::usage(format!(
+        "{count} of {tasks} tasks cannot be {done} on this machine, the first is {id}: cannot {problem}"
+    ));
+    Err(match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    })
 }
 
 /// The backend of the isolation that was asked for. Unless one was, a weaker one than namespaces is taken for the

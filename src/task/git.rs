@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::ffi::OsString;
 use std::io;
+use std::io::Seek;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -99,6 +101,21 @@ impl Git {
                 problem: failure.problem,
             }),
         }
+    }
+
+    /// Which of these revisions name a commit that is here, asked of one process.
+    pub(crate) fn has_commits(&self, revisions: &[&str]) -> Result<Vec<bool>, RepositoryError> {
+        let mut questions = tempfile::tempfile()?;
+        for revision in revisions {
+            // One line each, whatever a row says.
+            let revision = if revision.contains(char::is_control) { "" } else { revision };
+            writeln!(questions, "{revision}^{{commit}}")?;
+        }
+        questions.rewind()?;
+        let arguments = ["cat-file", "--batch-check=%(objecttype)"];
+        let answers = self.between(questions.into(), Stdio::piped(), &arguments)?;
+        let mut answers = answers.lines();
+        Ok(revisions.iter().map(|_| answers.next() == Some("commit")).collect())
     }
 
     fn attempt(

@@ -2,6 +2,7 @@
 //!
 //! Made once for each source and commit, kept in a cache, and put into sandboxes copy-on-write.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -199,6 +200,36 @@ impl Repositories {
         }
     }
 
+    /// Finds tasks that `prepare` would refuse because their clone or its commit is missing, without making anything:
+    /// the places of those tasks, and what is wrong with each.
+    pub fn refused(&self, tasks: &[&Task]) -> Vec<(usize, RepositoryError)> {
+        let mut refused = Vec::new();
+        let mut clones: BTreeMap<&Path, Vec<usize>> = BTreeMap::new();
+        for (place, task) in tasks.iter().enumerate() {
+            match &task.source {
+                RepositorySource::Clone(path) => clones.entry(path).or_default().push(place),
+                RepositorySource::Directory(path) => {
+                    refused.extend(existing(path).err().map(|error| (place, error)));
+                }
+                RepositorySource::Embedded(_)
+                | RepositorySource::Image
+                | RepositorySource::Unknown => {}
+            }
+        }
+        for (path, places) in clones {
+            let commits: Vec<&str> =
+                places.iter().map(|place| tasks[*place].base_commit.as_str()).collect();
+            match missing_commits(path, &commits) {
+                Ok(missing) => refused
+                    .extend(places.iter().zip(missing).filter_map(|(p, error)| Some((*p, error?)))),
+                // One answer is enough for a clone that cannot be read.
+                Err(error) => refused.push((places[0], error)),
+            }
+        }
+        refused.sort_unstable_by_key(|(place, _)| *place);
+        refused
+    }
+
     fn make(&self, source: &Source<'_>, name: &str) -> Result<Prepared, RepositoryError> {
         let cache = self.cache();
         let _turn = cache.turn(name)?;
@@ -241,10 +272,7 @@ impl<'a> Source<'a> {
                 Ok(Self::Plain { name: path.display().to_string(), plain })
             }
             RepositorySource::Clone(path) => {
-                let folder = existing(path)?;
-                let Some(directory) = GitDirectory::of(&folder)? else {
-                    return Err(RepositoryError::NotRepository { folder });
-                };
+                let (folder, directory) = clone(path)?;
                 let commit = task.base_commit.clone();
                 let commit =
                     if is_full(&commit) { commit } else { resolve(&directory, &folder, &commit)? };
@@ -312,6 +340,30 @@ fn finished(folder: &Path) -> io::Result<Option<Prepared>> {
         .map_err(|error| io::Error::other(format!("read {}: {error}", path.display())))?;
     let tree = fs_err::canonicalize(folder.join("tree"))?;
     Ok(Some(Prepared { objects: tree.join(".git/objects"), tree, commit, missing }))
+}
+
+/// What is wrong with each of these commits of a clone.
+fn missing_commits(
+    path: &Path,
+    commits: &[&str],
+) -> Result<Vec<Option<RepositoryError>>, RepositoryError> {
+    let (folder, directory) = clone(path)?;
+    let found = Git::at(&directory.own).has_commits(commits)?;
+    let missing = |(commit, is_there): (&&str, bool)| {
+        (!is_there).then(|| RepositoryError::CommitMissing {
+            commit: (*commit).to_owned(),
+            folder: folder.clone(),
+        })
+    };
+    Ok(commits.iter().zip(found).map(missing).collect())
+}
+
+fn clone(path: &Path) -> Result<(PathBuf, GitDirectory), RepositoryError> {
+    let folder = existing(path)?;
+    match GitDirectory::of(&folder)? {
+        Some(directory) => Ok((folder, directory)),
+        None => Err(RepositoryError::NotRepository { folder }),
+    }
 }
 
 fn resolve(

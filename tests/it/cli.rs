@@ -323,8 +323,11 @@ fn bad_input_gets_one_line_with_place_and_hint() {
         ),
         (
             &["run", "--tasks", "good.jsonl", "-m", "null", "--repo-dir", "with", "-o", "r1"],
-            1,
-            &["abc"],
+            2,
+            &[
+                "1 of 1 tasks cannot be found on this machine, the first is x__y-1: cannot find commit `abc` in ",
+                "hint: fetch it with `git -C ",
+            ],
         ),
         (&["run", "-o", "file/below"], 2, &["file/below"]),
         (&["run", "-m", "some-model"], 2, &["no server is given", "hint: add `--base-url URL`"]),
@@ -348,7 +351,9 @@ fn bad_input_gets_one_line_with_place_and_hint() {
         }
         assert!(!text.contains("panicked"), "{arguments:?}: {text}");
     }
-    assert!(!desk.path("runs").exists(), "something was begun");
+    for folder in ["runs", "r1"] {
+        assert!(!desk.path(folder).exists(), "{folder} was begun");
+    }
 }
 
 #[test]
